@@ -1,0 +1,454 @@
+"""The configuration of a run: typed dataclasses, and `check`, where every derived number and contradiction is found.
+
+Config files return a `Config`; the command line overrides single fields (`--config.optimizer.learning_rate=3e-4`).
+Nothing here imports jax, so that a mistake is reported before any device is touched.
+"""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from pathlib import Path
+
+
+class ConfigError(ValueError):
+    """A mistake that the user can mend: names the key, the value, and what would be right. Exit code 2."""
+
+    def __init__(self, key: str, value: object, fix: str):
+        super().__init__(f"{key} = {value!r}: {fix}")
+        self.key = key
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class DataConfig:
+    """Where the text comes from and how it becomes rows."""
+
+    sources: tuple[str, ...] = ("builtin:pydoc",)  # one corpus each: builtin:pydoc, text files, JSON lines; globs, .gz
+    weights: tuple[float, ...] = ()  # share of rows drawn from each corpus; empty: in proportion to their rows
+    text_field: str = "text"  # of JSON lines
+    id_field: str = "id"  # of JSON lines; a record without it is named by its path and line
+    rows: str = ""  # folder of prepared rows; empty: WORKDIR/rows
+    holdout: float = 0.02  # share of documents kept for evaluation, by document hash
+    pack_groups: int = 8  # documents are packed within a group; one shard a group
+    max_segments: int = 32  # most segments in a row
+    workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class TokenizerConfig:
+    """An existing SentencePiece model, or how to train one."""
+
+    path: str = ""  # spm.model to use as it is; empty: train one on a sample of the corpus
+    vocab_size: int = 8192  # number of pieces to train, special ones included
+    sample_bytes: int = 10_000_000  # size of the training sample
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class MaskConfig:
+    """Four choices: units, priority, budget, corruption; and the regime that decides when a mask is drawn anew."""
+
+    rate: float = 0.15  # share of the maskable tokens that is selected
+    max_rate: float | None = None  # largest rate that a step may ask for; sets the capacity. None: `rate`
+    unit: str = "word"  # token | word
+    priority: str = "uniform"  # uniform
+    regime: str = "dynamic"  # dynamic (new at each visit) | static | multi-version
+    versions: int = 10  # masks per row of the multi-version regime
+    corruption: tuple[float, float, float] = (0.8, 0.1, 0.1)  # shares of MASK, random token, kept token
+    corruption_per: str = "token"  # token | unit: what one draw of the corruption holds for
+    min_per_segment: int = 0  # a segment gets at least so many tokens (raises the realised rate, see mask/rate)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ModelConfig:
+    """A BERT encoder with its masked-language-model head."""
+
+    family: str = "bert"
+    vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    hidden: int = 3072  # width of the feed-forward layer
+    max_positions: int = 512
+    types: int = 2  # rows of the token type table
+    norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
+    unroll: int = 1  # layers of the body per iteration of its scan; the results do not change
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class OptimizerConfig:
+    """AdamW with warm-up, decay and layer-wise learning rates."""
+
+    learning_rate: float = 1e-4  # peak
+    schedule: str = "linear"  # after the warm-up: linear or cosine (to zero at the last step) | step | constant
+    warmup: float = 0.06  # share of the steps over which the rate rises linearly from zero
+    step_factor: float = 0.9  # schedule=step: rate * step_factor ** floor(step / step_every)
+    step_every: int = 1000
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01  # not on biases and norm scales
+    clip_norm: float = 1.0  # of the whole gradient, once per step; 0: no clipping
+    layer_decay: float = 1.0  # rate of a layer = layer_decay ** (distance from the head); 1: the same for all
+    groups: tuple[tuple[str, float], ...] = ()  # (regex over a parameter's path, learning rate), first match wins
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class MeshConfig:
+    """Devices per mesh axis. -1: all that the other axes leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+    # logical axis -> mesh axis; a logical axis that is not named is not sharded
+    rules: tuple[tuple[str, str], ...] = (
+        ("width", "fsdp"),
+        ("heads", "tensor"),
+        ("hidden", "tensor"),
+        ("vocab", "tensor"),
+    )
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class CheckpointConfig:
+    every_steps: int = 1000
+    keep: int = 2  # newest checkpoints that stay
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class EvaluateConfig:
+    every_steps: int = 1000
+    rows: int = 0  # at most so many rows of each held-out set; 0: all
+    seed: int = 0  # of the fixed masks
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Config:
+    """Everything that defines a run. `batch_size` is rows per optimizer step over all devices."""
+
+    seed: int = 0
+    steps: int = 100_000
+    batch_size: int = 256
+    accumulation: int = 1
+    row_length: int = 512
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    """Numbers that follow from a config and the machine; `vocab_*` and below are None before the rows are known."""
+
+    devices: int
+    processes: int
+    mesh: dict[str, int]  # axis -> devices
+    microbatch: int  # rows of one forward pass over all devices, b
+    rows_per_device: int
+    tokens_per_step: int  # places, padding included
+    capacity: int  # most selected tokens of a row, m
+    warmup_steps: int
+    vocab_size: int | None = None
+    vocab_rows: int | None = None  # rows of the word table inside: vocab_size rounded up to a multiple of 128
+    train_rows: int | None = None
+    evaluation_rows: int | None = None
+    epochs: float | None = None
+
+
+def round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def capacity(row_length: int, max_rate: float) -> int:
+    """Slots m for selected tokens of a row of `row_length` tokens, at rates up to `max_rate`."""
+    # 1e-9: 0.15 * 20 is 3.0000000000000004 in floating point, and its ceiling must be 3
+    wanted = math.ceil(max_rate * row_length - 1e-9) + math.ceil(row_length / 32)
+    return min(row_length, round_up(wanted, 8))
+
+
+def check(config: Config, devices: int, processes: int = 1, manifest: dict | None = None) -> Derived:
+    """Derives every number of a run, or raises `ConfigError` at the first contradiction.
+
+    Called before any data is read, and again with the manifest of the prepared rows.
+    """
+    _check_types(config, "config")
+    _check_ranges(config)
+    _check_data(config)
+    mesh = _mesh_shape(config, devices)
+    _check_model(config, mesh)
+    microbatch = _check_batch(config, mesh, processes)
+    derived = Derived(
+        devices=devices,
+        processes=processes,
+        mesh=mesh,
+        microbatch=microbatch,
+        rows_per_device=microbatch // (mesh["data"] * mesh["fsdp"]),
+        tokens_per_step=config.batch_size * config.row_length,
+        capacity=capacity(config.row_length, config.mask.max_rate or config.mask.rate),
+        warmup_steps=round(config.optimizer.warmup * config.steps),
+    )
+    if manifest is None:
+        return derived
+    return dataclasses.replace(derived, **_check_manifest(config, manifest))
+
+
+def _check_types(value: object, key: str) -> None:
+    """Every field has the type that its annotation says; tuples are checked element by element."""
+    hints = typing.get_type_hints(type(value))
+    for field in dataclasses.fields(value):
+        name, hint, given = f"{key}.{field.name}", hints[field.name], getattr(value, field.name)
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(given, hint):
+                raise ConfigError(name, given, f"must be a {hint.__name__}")
+            _check_types(given, name)
+        elif not _is(given, hint):
+            shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+            raise ConfigError(name, given, f"must be of type {shown.replace('typing.', '')}")
+
+
+def _is(value: object, hint: object) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is(value, arg) for arg in args)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if args[-1] is Ellipsis:
+            return all(_is(item, args[0]) for item in value)
+        return len(value) == len(args) and all(map(_is, value, args))
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+CHOICES = {
+    "mask.unit": ("token", "word"),
+    "mask.priority": ("uniform",),
+    "mask.regime": ("dynamic", "static", "multi-version"),
+    "mask.corruption_per": ("token", "unit"),
+    "model.family": ("bert",),
+    "model.dtype": ("auto", "float32", "bfloat16"),
+    "optimizer.schedule": ("linear", "cosine", "step", "constant"),
+}
+AT_LEAST = {
+    "seed": 0,
+    "steps": 1,
+    "batch_size": 1,
+    "accumulation": 1,
+    "row_length": 8,
+    "data.pack_groups": 1,
+    "data.max_segments": 1,
+    "data.workers": 0,
+    "tokenizer.vocab_size": 16,
+    "tokenizer.sample_bytes": 1000,
+    "mask.versions": 1,
+    "mask.min_per_segment": 0,
+    "model.layers": 1,
+    "model.width": 1,
+    "model.heads": 1,
+    "model.hidden": 1,
+    "model.max_positions": 1,
+    "model.types": 1,
+    "model.norm_epsilon": 0.0,
+    "model.initializer_range": 0.0,
+    "model.unroll": 1,
+    "optimizer.learning_rate": 0.0,
+    "optimizer.step_every": 1,
+    "optimizer.epsilon": 0.0,
+    "optimizer.weight_decay": 0.0,
+    "optimizer.clip_norm": 0.0,
+    "checkpoint.every_steps": 1,
+    "checkpoint.keep": 1,
+    "evaluate.every_steps": 1,
+    "evaluate.rows": 0,
+    "evaluate.seed": 0,
+}
+SHARES = {  # key -> is 1 allowed?
+    "data.holdout": False,
+    "mask.rate": True,
+    "mask.max_rate": True,
+    "model.dropout": False,
+    "model.attention_dropout": False,
+    "optimizer.warmup": False,
+    "optimizer.b1": False,
+    "optimizer.b2": False,
+    "optimizer.step_factor": True,
+    "optimizer.layer_decay": True,
+}
+
+
+def get(config: Config, key: str) -> object:
+    """The field at a dotted key such as `mask.rate`."""
+    value = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _check_ranges(config: Config) -> None:
+    for key, choices in CHOICES.items():
+        if get(config, key) not in choices:
+            raise ConfigError(f"config.{key}", get(config, key), f"must be one of {', '.join(choices)}")
+    for key, least in AT_LEAST.items():
+        if not (get(config, key) >= least and math.isfinite(get(config, key))):
+            raise ConfigError(f"config.{key}", get(config, key), f"must be at least {least}")
+    for key, one_allowed in SHARES.items():
+        value = get(config, key)
+        if value is not None and not (0 <= value < 1 or (one_allowed and value == 1)):
+            raise ConfigError(f"config.{key}", value, f"must lie in [0, 1{']' if one_allowed else ')'}")
+    warmup = config.optimizer.warmup
+    if round(warmup * config.steps) >= config.steps:
+        raise ConfigError("config.optimizer.warmup", warmup, f"leaves none of config.steps = {config.steps} after it")
+    mask = config.mask
+    if mask.max_rate is not None and mask.max_rate < mask.rate:
+        raise ConfigError("config.mask.max_rate", mask.max_rate, f"must be at least config.mask.rate = {mask.rate}")
+    if abs(sum(mask.corruption) - 1) > 1e-6 or min(mask.corruption) < 0:
+        raise ConfigError("config.mask.corruption", mask.corruption, "must be three shares that sum to 1")
+    for pattern, rate in config.optimizer.groups:
+        if rate < 0:
+            raise ConfigError("config.optimizer.groups", (pattern, rate), "a learning rate cannot be negative")
+    if config.optimizer.groups and config.optimizer.layer_decay != 1:
+        raise ConfigError(
+            "config.optimizer.layer_decay", config.optimizer.layer_decay, "must be 1 where optimizer.groups is set"
+        )
+
+
+def _check_data(config: Config) -> None:
+    data = config.data
+    if not data.sources:
+        raise ConfigError("config.data.sources", (), "name at least one source, such as ('builtin:pydoc',)")
+    if data.weights and len(data.weights) != len(data.sources):
+        fix = f"give one weight for each of the {len(data.sources)} sources, or none"
+        raise ConfigError("config.data.weights", data.weights, fix)
+    if any(not (weight > 0 and math.isfinite(weight)) for weight in data.weights):
+        raise ConfigError("config.data.weights", data.weights, "weights must be positive")
+    if config.row_length > 65535:
+        raise ConfigError("config.row_length", config.row_length, "must be at most 65535")
+
+
+def _mesh_shape(config: Config, devices: int) -> dict[str, int]:
+    shape = {"data": config.mesh.data, "fsdp": config.mesh.fsdp, "tensor": config.mesh.tensor}
+    open_axes = [axis for axis, size in shape.items() if size == -1]
+    for axis, size in shape.items():
+        if size < 1 and size != -1:
+            raise ConfigError(f"config.mesh.{axis}", size, "must be a number of devices, or -1 for all that are left")
+    if len(open_axes) > 1:
+        raise ConfigError(f"config.mesh.{open_axes[1]}", -1, f"only one axis can be -1, config.mesh.{open_axes[0]} is")
+    fixed = math.prod(size for size in shape.values() if size != -1)
+    if open_axes:
+        axis = open_axes[0]
+        if devices % fixed:
+            raise ConfigError(f"config.mesh.{axis}", -1, f"{devices} devices do not divide by the other axes' {fixed}")
+        shape[axis] = devices // fixed
+    elif fixed != devices:
+        raise ConfigError("config.mesh", shape, f"the axes hold {fixed} devices, {devices} are present")
+    names = set(shape)
+    for logical, axis in config.mesh.rules:
+        if axis not in names:
+            raise ConfigError("config.mesh.rules", (logical, axis), f"mesh axes are {', '.join(sorted(names))}")
+    return shape
+
+
+def _check_model(config: Config, mesh: dict[str, int]) -> None:
+    model = config.model
+    if model.width % model.heads:
+        raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
+    if model.max_positions < config.row_length:
+        fix = f"must be at least config.row_length = {config.row_length}"
+        raise ConfigError("config.model.max_positions", model.max_positions, fix)
+    rules = dict(config.mesh.rules)
+    for key in ("width", "heads", "hidden"):
+        axis = rules.get(key)
+        if axis and getattr(model, key) % mesh[axis]:
+            fix = f"must be a multiple of config.mesh.{axis} = {mesh[axis]}"
+            raise ConfigError(f"config.model.{key}", getattr(model, key), fix)
+    axis = rules.get("vocab")
+    if axis and 128 % mesh[axis]:
+        raise ConfigError(f"config.mesh.{axis}", mesh[axis], "must divide 128, by which the vocabulary is padded")
+
+
+def _check_batch(config: Config, mesh: dict[str, int], processes: int) -> int:
+    parallel = mesh["data"] * mesh["fsdp"]
+    unit = config.accumulation * parallel
+    if config.batch_size % unit:
+        below, above = config.batch_size // unit * unit, round_up(config.batch_size, unit)
+        near = " or ".join(str(size) for size in (below, above) if size)
+        fix = (
+            f"must be a multiple of accumulation x mesh.data x mesh.fsdp = "
+            f"{config.accumulation} x {mesh['data']} x {mesh['fsdp']} = {unit}; nearest: {near}"
+        )
+        raise ConfigError("config.batch_size", config.batch_size, fix)
+    del processes  # the batch axis is cut by devices; processes hold whole devices
+    return config.batch_size // config.accumulation
+
+
+def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
+    tokenizer = manifest["tokenizer"]
+    size = tokenizer["vocab_size"]
+    if manifest["row_length"] != config.row_length:
+        raise ConfigError("config.row_length", config.row_length, f"the rows are {manifest['row_length']} tokens long")
+    if config.model.vocab_size is not None and size > config.model.vocab_size:
+        raise ConfigError("config.model.vocab_size", config.model.vocab_size, f"the tokenizer has {size} ids")
+    for name in ("pad", "cls", "sep", "mask"):
+        if not 0 <= tokenizer.get(name, -1) < size:
+            raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"the tokenizer has no [{name.upper()}]")
+    for name in ("unk", "pad"):
+        if tokenizer["mask"] == tokenizer[name]:
+            raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
+    train = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
+    held_out = sum(corpus["splits"]["eval"]["rows"] for corpus in manifest["corpora"])
+    for corpus in manifest["corpora"]:
+        if not corpus["splits"]["train"]["rows"]:
+            raise ConfigError("config.data.sources", corpus["source"], "holds no text to train on")
+    vocab_size = config.model.vocab_size or size
+    return {
+        "vocab_size": vocab_size,
+        "vocab_rows": round_up(vocab_size, 128),
+        "train_rows": train,
+        "evaluation_rows": held_out,
+        "epochs": config.steps * config.batch_size / train,
+    }
+
+
+def to_json(config: Config) -> str:
+    return json.dumps(dataclasses.asdict(config), indent=2)
+
+
+def from_json(text: str) -> Config:
+    """The inverse of `to_json`; an unknown key is a `ConfigError`."""
+    return _build(Config, json.loads(text), "config")
+
+
+def _build(kind: type, values: dict, key: str) -> object:
+    hints = typing.get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise ConfigError(f"{key}.{name}", values[name], "there is no such key")
+    built = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            built[name] = _build(hint, value, f"{key}.{name}")
+        else:
+            built[name] = _tuples(value)
+    return kind(**built)
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def load(path: str | Path) -> Config:
+    """Reads a `config.json` as a run writes it."""
+    return from_json(Path(path).read_text(encoding="utf-8"))

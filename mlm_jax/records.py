@@ -1,0 +1,147 @@
+"""Rows as bytes: the fixed-size record of one row, ArrayRecord shards of them, and the manifest beside the shards."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+# Bits of a token's flags byte.
+WORD_START, SENTENCE_START, PARAGRAPH_START, PHRASE_JOIN, SECOND_OF_PAIR = 1, 2, 4, 8, 16
+
+NO_SEGMENT = 0xFFFF  # start of a segment that a row does not have
+NO_LABEL = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Sizes of a row record: t tokens, p segments, and the integer type of the ids.
+
+    A record holds, in this order and little-endian: ids[t], flags u8[t], segment starts u16[p], pair labels i8[p],
+    number of tokens u16. Ids after the number of tokens are the padding id.
+    """
+
+    row_length: int
+    max_segments: int
+    dtype: str  # uint16 | uint32
+
+    @classmethod
+    def for_vocabulary(cls, row_length: int, max_segments: int, vocab_size: int) -> "Layout":
+        """The smallest integer type that holds the largest id, vocab_size - 1."""
+        return cls(row_length, max_segments, "uint16" if vocab_size <= 1 << 16 else "uint32")
+
+    @property
+    def record(self) -> np.dtype:
+        return np.dtype(
+            [
+                ("tokens", np.dtype(self.dtype).newbyteorder("<"), (self.row_length,)),
+                ("flags", "u1", (self.row_length,)),
+                ("firsts", "<u2", (self.max_segments,)),
+                ("pair_labels", "i1", (self.max_segments,)),
+                ("length", "<u2"),
+            ]
+        )
+
+
+def encode_row(
+    layout: Layout,
+    tokens: Sequence[int] | np.ndarray,
+    flags: Sequence[int] | np.ndarray,
+    firsts: Sequence[int] | np.ndarray,
+    pair_labels: Sequence[int] | np.ndarray,
+    pad: int,
+) -> bytes:
+    """One row as bytes. tokens, flags: n <= t values; firsts, pair_labels: one per segment, at most p.
+
+    Raises ValueError where a value does not fit the layout.
+    """
+    n, p = len(tokens), len(firsts)
+    if n > layout.row_length or p > layout.max_segments or len(flags) != n or len(pair_labels) != p:
+        raise ValueError(f"{n} tokens, {len(flags)} flags, {p} segments, {len(pair_labels)} labels do not fit {layout}")
+    if n and int(np.max(tokens)) > np.iinfo(layout.dtype).max:
+        raise ValueError(f"id {int(np.max(tokens))} does not fit {layout.dtype}")
+    row = np.zeros((), layout.record)
+    row["tokens"] = pad
+    row["tokens"][:n] = tokens
+    row["flags"][:n] = flags
+    row["firsts"] = NO_SEGMENT
+    row["firsts"][:p] = firsts
+    row["pair_labels"] = NO_LABEL
+    row["pair_labels"][:p] = pair_labels
+    row["length"] = n
+    return row.tobytes()
+
+
+def decode_rows(layout: Layout, rows: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """A list of b records as the arrays of a batch.
+
+    Returns tokens i32[b,t], segments i32[b,t], positions i32[b,t], flags u8[b,t], firsts i32[b,p],
+    pair_labels i32[b,p]. Segments count from 1, 0 is padding; positions restart in each segment;
+    absent segments have firsts 0 and label -1.
+    """
+    size = layout.record.itemsize
+    for row in rows:
+        if len(row) != size:
+            raise ValueError(f"a record has {len(row)} bytes, {layout} makes {size}")
+    raw = np.frombuffer(b"".join(rows), layout.record)
+    b, t = len(rows), layout.row_length
+    starts = raw["firsts"].astype(np.int32)
+    present = starts != NO_SEGMENT
+    place = np.arange(t, dtype=np.int32)
+    marks = np.zeros((b, t), np.int32)
+    row_of, _ = np.nonzero(present)
+    marks[row_of, starts[present]] = 1
+    segments = np.cumsum(marks, axis=1, dtype=np.int32)
+    latest = np.maximum.accumulate(np.where(marks == 1, place, 0), axis=1)
+    real = place < raw["length"][:, None]
+    return {
+        "tokens": raw["tokens"].astype(np.int32),
+        "segments": np.where(real, segments, 0),
+        "positions": np.where(real, place - latest, 0),
+        "flags": raw["flags"].copy(),
+        "firsts": np.where(present, starts, 0),
+        "pair_labels": raw["pair_labels"].astype(np.int32),
+    }
+
+
+def write_shard(path: Path, rows: Iterable[bytes]) -> int:
+    """Writes rows to an ArrayRecord file, one record a group so that any row is read alone; returns their number.
+
+    The file appears under its name only when it is whole.
+    """
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    writer = ArrayRecordWriter(str(partial), "group_size:1")
+    count = 0
+    for row in rows:
+        writer.write(row)
+        count += 1
+    writer.close()
+    partial.rename(path)
+    return count
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes JSON under its name only when it is whole."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.rename(path)
+
+
+def read_manifest(folder: str | Path) -> dict:
+    """The manifest of a folder of rows. Raises FileNotFoundError, or ValueError for another format."""
+    path = Path(folder) / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT}; run prepare again")
+    return manifest
+
+
+def layout_of(manifest: dict) -> Layout:
+    return Layout(manifest["row_length"], manifest["max_segments"], manifest["dtype"])
