@@ -1,6 +1,7 @@
 """Strict settings for the whole suite: 8 fake CPU devices, no rank promotion, shapes of public functions checked."""
 
 import os
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -13,4 +14,7 @@ from absl import flags
 from jaxtyping import install_import_hook
 
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
-install_import_hook("mlm_jax", "beartype.beartype")
+# Not the pytree dataclasses: jax rebuilds them with placeholders, shardings and None as leaves.
+PACKAGE = Path(__file__).parents[1] / "mlm_jax"
+CHECKED = [f"mlm_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("__init__", "__main__", "batch")]
+install_import_hook(CHECKED, "beartype.beartype")
