@@ -64,13 +64,13 @@ def _regime_visit(config: MaskConfig, visit: Int[Array, "*b"]) -> Int[Array, "*b
 
 def _mask_row(key, tokens, segments, word_starts, weight, vocabulary, config, rate, m) -> Masked:
     t = tokens.shape[0]
-    maskable = (segments > 0) & ~_is_special(tokens, vocabulary)
+    candidates = maskable(tokens, segments, vocabulary)
     order, draws, replacements, rounding = jnp.split(jax.random.bits(key, (3 * t + 1,)), (t, 2 * t, 3 * t))
     crossing, kind = draws >> 16, draws & 0xFFFF
     budget = jnp.round(ONE * jnp.asarray(rate, jnp.float32)).astype(jnp.uint32)
 
-    units = UNITS[config.unit](maskable, segments, word_starts)
-    taken = _take(units, maskable, segments, order, crossing, budget, rounding[0] & 0xFFFF, config.min_per_segment, m)
+    units = UNITS[config.unit](candidates, segments, word_starts)
+    taken = _take(units, candidates, segments, order, crossing, budget, rounding[0] & 0xFFFF, config.min_per_segment, m)
     position = jnp.sort(taken)  # an empty slot has position t, which gathers clip and scatters drop
     filled = position < t
     indices = jnp.where(filled, position, 0)
@@ -86,10 +86,11 @@ def _mask_row(key, tokens, segments, word_starts, weight, vocabulary, config, ra
     )
 
 
-def _is_special(tokens: Int[Array, "t"], vocabulary: Vocabulary) -> Bool[Array, "t"]:
-    table = np.zeros(vocabulary.size, bool)
-    table[vocabulary.special] = True
-    return jnp.asarray(table)[tokens]
+def maskable(tokens: Int[Array, "*b t"], segments: Int[Array, "*b t"], vocabulary: Vocabulary) -> Bool[Array, "*b t"]:
+    """Tokens that may be selected: in a segment, and not special; known by their id, not by their place."""
+    special = np.zeros(vocabulary.size, bool)
+    special[vocabulary.special] = True
+    return (segments > 0) & ~jnp.asarray(special)[tokens]
 
 
 # ---- units: what stands or falls together ----

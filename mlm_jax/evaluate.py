@@ -1,0 +1,85 @@
+"""Evaluation on held-out rows with fixed masks: MASK at every selected position, every row counted once."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from mlm_jax import masking
+from mlm_jax.batch import Batch, Masked
+from mlm_jax.config import Config
+from mlm_jax.models import Model
+from mlm_jax.objectives import cross_entropy
+from mlm_jax.step import EVALUATION_ROOT, root
+from mlm_jax.tokenizer import Vocabulary
+
+
+def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
+    """-log p(id) in nats, f32[size]; p from the counts of the training rows plus 1, over the ordinary ids."""
+    counts = np.zeros(vocabulary.size)
+    counts[vocabulary.ordinary] = vocabulary.counts[vocabulary.ordinary] + 1.0
+    with np.errstate(divide="ignore"):
+        losses = np.log(counts.sum()) - np.log(counts)
+    return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
+
+
+def make_evaluation_step(
+    model: Model, vocabulary: Vocabulary, config: Config, shuffle_context: bool = False
+) -> Callable[[dict, Batch], dict[str, Array]]:
+    """The jitted `step(params, batch [b,t]) -> {count, loss, accuracy, unigram_loss}`, sums over the targets.
+
+    The masks depend on `config.evaluate.seed` and the row alone. shuffle_context: the tokens that are not selected
+    change places within their row first; what a model loses by it is what it had from their order.
+    """
+    fixed = dataclasses.replace(config.mask, regime="static", corruption=(1.0, 0.0, 0.0))
+    key = root(config.evaluate.seed, EVALUATION_ROOT)
+    unigram = unigram_losses(vocabulary)
+
+    @jax.jit
+    def step(params: dict, batch: Batch) -> dict[str, Array]:
+        masked = masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
+        inputs = _shuffled(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
+        encoded = model.apply(params, dataclasses.replace(batch, tokens=inputs), at=masked.indices)
+        logits = model.logits(params, encoded.hidden)
+        hits = logits.argmax(-1) == masked.targets
+        per_target = {
+            "loss": cross_entropy(logits, masked.targets),
+            "accuracy": hits.astype(jnp.float32),
+            "unigram_loss": jnp.asarray(unigram)[masked.targets],
+        }
+        sums = {name: (value * masked.weights).sum() for name, value in per_target.items()}
+        return {"count": masked.weights.sum(), **sums}
+
+    return step
+
+
+def _shuffled(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Int[Array, "b t"]:
+    """The inputs with the unselected ordinary tokens of each row permuted among themselves."""
+    movable = masking.maskable(batch.tokens, batch.segments, vocabulary) & ~masked.selected
+
+    def of_row(inputs: Int[Array, "t"], movable, row):
+        order = jax.random.bits(jax.random.fold_in(key, row), inputs.shape)
+        # both sort the movable places first: once at random, once in order of position
+        shuffled = jnp.lexsort((order, ~movable))
+        in_order = jnp.argsort(~movable, stable=True)
+        return inputs.at[in_order].set(inputs[shuffled])
+
+    return jax.vmap(of_row)(masked.inputs, movable, batch.row)
+
+
+def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batches: Iterable[Batch]) -> dict:
+    """Means over all targets of all batches: loss, perplexity, accuracy, unigram_loss, and their number, targets.
+
+    Sums in float64 on the host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
+    """
+    totals: dict[str, float] = {}
+    for batch in batches:
+        for name, value in jax.device_get(step(params, batch)).items():
+            totals[name] = totals.get(name, 0.0) + float(value)
+    count = totals.pop("count", 0.0)
+    means = {name: value / count if count else 0.0 for name, value in totals.items()}
+    return {"targets": int(count), **means, "perplexity": math.exp(min(means.get("loss", 0.0), 700.0))}

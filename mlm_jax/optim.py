@@ -1,0 +1,156 @@
+"""Schedules, AdamW, layer-wise learning rates, decay and clipping, as optax transformations.
+
+A parameter has a *layer path*, by which rates and decay are chosen: `embeddings/word/table`, `layers/3/ffn/up/kernel`,
+`head/bias`. In memory most layers are stacked; one stacked leaf has as many layer paths as it has layers.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from mlm_jax import tree
+from mlm_jax.config import ConfigError, OptimizerConfig
+
+
+def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """The learning rate of update n = 0, 1, ... of `steps`.
+
+    With w warm-up steps the rate is learning_rate * min(1, (n + 1) / w) times a decay factor:
+    linear (steps - n) / (steps - w), cosine (1 + cos(pi (n - w) / (steps - w))) / 2, both 1 before w;
+    step: step_factor ** floor(n / step_every); constant: 1.
+    """
+    warmup_steps = round(config.warmup * steps)
+
+    def rate(count):
+        n = jnp.asarray(count, jnp.float32)
+        warm = jnp.minimum(1.0, (n + 1) / max(warmup_steps, 1))
+        done = jnp.clip((n - warmup_steps) / (steps - warmup_steps), 0.0, 1.0)
+        factor = {
+            "linear": 1 - done,
+            "cosine": (1 + jnp.cos(jnp.pi * done)) / 2,
+            "step": config.step_factor ** jnp.floor(n / config.step_every),
+            "constant": jnp.ones(()),
+        }[config.schedule]
+        return config.learning_rate * warm * factor
+
+    return rate
+
+
+# ---- layer paths ----
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPaths:
+    """The layer paths of one leaf: one, or one per layer along the leading axis of a stacked leaf."""
+
+    paths: tuple[str, ...]
+    stacked: bool
+
+
+def layer_paths(params: dict) -> dict:
+    """A tree like `params` with the `LayerPaths` of each leaf; depth = len(first) + group x size + place."""
+    first, size = len(params["first"]), len(params["body"])
+    groups = tree.leaves(params["body"])[0][1].shape[0] if size else 0
+
+    def of(path: str, leaf) -> LayerPaths:
+        part, *rest = path.split("/")
+        if part not in ("first", "body", "last"):
+            return LayerPaths((path,), False)
+        place, name = int(rest[0]), "/".join(rest[1:])
+        if part == "body":
+            depths = [first + group * size + place for group in range(groups)]
+            return LayerPaths(tuple(f"layers/{depth}/{name}" for depth in depths), True)
+        depth = place if part == "first" else first + groups * size + place
+        return LayerPaths((f"layers/{depth}/{name}",), False)
+
+    return tree.map_with_path(of, params)
+
+
+def depth_of(params: dict) -> int:
+    """Number of layers."""
+    size = len(params["body"])
+    groups = tree.leaves(params["body"])[0][1].shape[0] if size else 0
+    return len(params["first"]) + groups * size + len(params["last"])
+
+
+def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
+    """Learning rate of a layer path as a multiple of `learning_rate`.
+
+    With `groups`, the first pattern that matches the whole path; a path without one is an error. Otherwise
+    layer_decay ** distance, the distance from the head being 0 for the head, 1 for the last layer, and
+    layers + 1 for the embeddings; a table that the head shares with the embeddings has the embeddings' rate.
+    """
+    if config.groups:
+        try:
+            return tree.first_match(config.groups, path, "optimizer.groups") / config.learning_rate
+        except KeyError as error:
+            raise ConfigError("config.optimizer.groups", config.groups, str(error.args[0])) from None
+    part, *rest = path.split("/")
+    distance = {"head": 0, "embeddings": layers + 1}[part] if part != "layers" else layers - int(rest[0])
+    return config.layer_decay**distance
+
+
+def decays(path: str) -> bool:
+    """Whether weight decay holds for a layer path: not for biases and norm scales."""
+    return not path.endswith(("/bias", "/scale"))
+
+
+def table(params: dict, config: OptimizerConfig) -> list[tuple[str, float, float, int]]:
+    """(layer path, peak learning rate, weight decay, number of values) of every parameter, in order of depth."""
+    layers = depth_of(params)
+    rows = []
+    leaves = dict(tree.leaves(params))
+    for name, paths in _leaves_of_paths(params):
+        for path in paths.paths:
+            rate = config.learning_rate * rate_factor(path, layers, config)
+            size = int(np.prod(leaves[name].shape)) // len(paths.paths)
+            rows.append((path, rate, config.weight_decay * decays(path), size))
+    order = {"embeddings": -1, "head": layers}
+    return sorted(rows, key=lambda row: _depth(row[0], order))
+
+
+def _depth(path: str, order: dict[str, int]) -> int:
+    part, *rest = path.split("/")
+    return order[part] if part in order else int(rest[0])
+
+
+def _leaves_of_paths(params: dict) -> list[tuple[str, LayerPaths]]:
+    return tree.leaves(layer_paths(params))
+
+
+# ---- transformations ----
+
+
+def scale_by_layer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Multiplies each update by the rate factor of its layer; stacked leaves by a vector along the axis of layers."""
+
+    def update(updates, state, params=None):
+        layers, paths = depth_of(updates), dict(_leaves_of_paths(updates))
+
+        def scale(name, leaf):
+            factors = np.array([rate_factor(path, layers, config) for path in paths[name].paths], np.float32)
+            if np.all(factors == 1):
+                return leaf
+            shape = (-1,) + (1,) * (leaf.ndim - 1) if paths[name].stacked else (1,) * leaf.ndim
+            return leaf * factors.reshape(shape)
+
+        return tree.map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
+    """AdamW (Loshchilov and Hutter, 2019): one clip of the whole gradient, Adam, decoupled decay, layer-wise rates."""
+
+    def decay_mask(params):
+        return tree.map_with_path(lambda path, _: decays(path), params)
+
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
+        optax.scale_by_adam(config.b1, config.b2, config.epsilon),
+        optax.add_decayed_weights(config.weight_decay, decay_mask),
+        scale_by_layer(config),
+        optax.scale_by_learning_rate(schedule(config, steps)),
+    )

@@ -1,0 +1,47 @@
+"""What training changes: parameters, optimizer state, and the number of finished updates."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, Key
+
+from mlm_jax import sharding
+from mlm_jax.config import MeshConfig
+from mlm_jax.models import Model
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    step: Int[Array, ""]  # finished updates
+    params: dict
+    optimizer: optax.OptState
+
+
+def abstract(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, config: MeshConfig) -> State:
+    """Shapes, types and shardings of a state, nothing allocated: the target of a restore, and of ahead-of-time use."""
+    shapes = jax.eval_shape(lambda key: _init(model, optimizer, key), jax.random.key(0, impl="threefry2x32"))
+    placed = sharding.shardings(mesh, shapes, config)
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes, placed
+    )
+
+
+def create(
+    model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, config: MeshConfig, key: Key[Array, ""]
+) -> State:
+    """A new state, each array made where it stays."""
+    target = abstract(model, optimizer, mesh, config)
+    placed = jax.tree.map(lambda leaf: leaf.sharding, target)
+    return jax.jit(lambda key: _init(model, optimizer, key), out_shardings=placed)(key)
+
+
+def _init(model: Model, optimizer: optax.GradientTransformation, key: Key[Array, ""]) -> State:
+    params = model.init(key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if leaf.dtype != jnp.float32:
+            raise TypeError(f"parameter {path} is {leaf.dtype}; master weights are float32")
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))

@@ -1,0 +1,121 @@
+import dataclasses
+
+import pytest
+
+from mlm_jax.config import (
+    Config,
+    ConfigError,
+    MaskConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    check,
+    from_json,
+    to_json,
+)
+
+MANIFEST = {
+    "row_length": 512,
+    "tokenizer": {"vocab_size": 8000, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
+    "corpora": [{"source": "a", "splits": {"train": {"rows": 1000}, "eval": {"rows": 10}}}],
+}
+
+
+def changed(config, **changes):
+    for key, value in changes.items():
+        owner, _, name = key.rpartition("__")
+        target = getattr(config, owner) if owner else config
+        setattr(target, name, value)
+    return config
+
+
+def test_derived_numbers_by_hand():
+    derived = check(changed(Config(), batch_size=256, accumulation=4, steps=1000, mesh__fsdp=2), 8, 1, MANIFEST)
+    assert derived.mesh == {"data": 4, "fsdp": 2, "tensor": 1}
+    assert (derived.microbatch, derived.rows_per_device, derived.tokens_per_step) == (64, 8, 131072)
+    assert (derived.capacity, derived.warmup_steps) == (96, 60)
+    assert (derived.vocab_size, derived.vocab_rows, derived.epochs) == (8000, 8064, 256.0)
+
+
+@pytest.mark.parametrize(
+    "key, value, says",
+    [
+        ("steps", 0, "at least 1"),
+        ("steps", "100", "type int"),
+        ("mask__rate", 1.5, r"in \[0, 1\]"),
+        ("mask__rate", "0.15", "type float"),
+        ("mask__unit", "letter", "token, word"),
+        ("mask__corruption", (0.8, 0.1, 0.2), "sum to 1"),
+        ("mask__corruption", (0.8, 0.2), "type tuple"),
+        ("mask__max_rate", 0.1, "at least config.mask.rate"),
+        ("model__heads", 7, "must divide config.model.width"),
+        ("model__max_positions", 256, "at least config.row_length"),
+        ("model__family", "gpt", "one of bert"),
+        ("optimizer__warmup", 1.0, r"in \[0, 1\)"),
+        ("optimizer__warmup", 0.9999999, "leaves none"),
+        ("optimizer__learning_rate", float("nan"), "at least"),
+        ("optimizer__schedule", "poly", "linear, cosine"),
+        ("data__sources", (), "at least one source"),
+        ("data__weights", (1.0, 2.0), "one weight for each"),
+        ("data__weights", (1.0, 2), "type tuple|one weight"),
+        ("mesh__tensor", 3, "do not divide"),
+        ("mesh__data", 4, "hold 4 devices, 8 are present"),
+    ],
+)
+def test_contradictions_name_key_value_and_what_would_be_right(key, value, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        check(changed(Config(), **{key: value}), 8)
+    assert str(error.value).startswith("config." + key.replace("__", ".").split(".")[0])
+
+
+def test_batch_that_does_not_divide_names_the_nearest():
+    with pytest.raises(ConfigError, match="nearest: 96 or 120"):
+        check(changed(Config(), batch_size=100, accumulation=3), 8)
+    assert check(changed(Config(), batch_size=96, accumulation=3), 8).rows_per_device == 4
+
+
+def test_shards_must_divide_the_model():
+    with pytest.raises(ConfigError, match=r"config.model.heads = 12: must be a multiple of config.mesh.tensor = 8"):
+        check(changed(Config(), mesh__tensor=8, batch_size=8), 8)
+    with pytest.raises(ConfigError, match="mesh axes are"):
+        check(changed(Config(), mesh=MeshConfig(rules=(("width", "model"),))), 8)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"row_length": 128}, "rows are 128"),
+        ({"tokenizer": {**MANIFEST["tokenizer"], "mask": -1}}, r"no \[MASK\]"),
+        ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 8000}}, r"no \[MASK\]"),
+        ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 1}}, r"id of \[UNK\]"),
+        ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 0}}, r"id of \[PAD\]"),
+        ({"corpora": [{"source": "a", "splits": {"train": {"rows": 0}, "eval": {"rows": 0}}}]}, "no text to train on"),
+    ],
+)
+def test_rows_that_do_not_fit(change, says):
+    with pytest.raises(ConfigError, match=says):
+        check(changed(Config(), batch_size=8), 8, 1, {**MANIFEST, **change})
+
+
+def test_vocabulary_larger_than_the_table():
+    with pytest.raises(ConfigError, match=r"config.model.vocab_size = 7999: the tokenizer has 8000 ids"):
+        check(changed(Config(), model__vocab_size=7999), 8, 1, MANIFEST)
+    assert check(changed(Config(), model__vocab_size=9000), 8, 1, MANIFEST).vocab_rows == 9088
+
+
+def test_json_round_trip():
+    config = Config(
+        mask=MaskConfig(max_rate=0.3),
+        optimizer=OptimizerConfig(groups=(("embeddings/.*", 1e-5), (".*", 3e-5))),
+        model=ModelConfig(vocab_size=None),
+    )
+    again = from_json(to_json(config))
+    assert again == config and hash(again) == hash(config)
+    with pytest.raises(ConfigError, match=r"config.mask.rat = 1: there is no such key"):
+        from_json('{"mask": {"rat": 1}}')
+
+
+def test_layer_decay_and_groups_exclude_each_other():
+    with pytest.raises(ConfigError, match="must be 1 where"):
+        check(Config(optimizer=OptimizerConfig(groups=((".*", 1e-4),), layer_decay=0.9)), 8)
+    assert dataclasses.replace(Config(), steps=5).steps == 5
