@@ -16,5 +16,7 @@ from jaxtyping import install_import_hook
 flags.FLAGS.mark_as_parsed()  # Grain reads absl flags
 # Not the pytree dataclasses: jax rebuilds them with placeholders, shardings and None as leaves.
 PACKAGE = Path(__file__).parents[1] / "mlm_jax"
-CHECKED = [f"mlm_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("__init__", "__main__", "batch")]
+CHECKED = [
+    f"mlm_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("__init__", "__main__", "batch", "state")
+]
 install_import_hook(CHECKED, "beartype.beartype")

@@ -1,0 +1,216 @@
+"""Checkpoints of a run: WORKDIR/checkpoints/STEP, written in the background by Orbax and checked against a list.
+
+A checkpoint counts from the moment when the list of its files, their sizes and hashes stands beside them; it is
+written after Orbax has committed. Whatever ended early, an empty folder, a commit without its end or a file that lost
+its tail fails against that list, and the newest one that passes is taken.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+from orbax.checkpoint import v1 as ocp
+
+from mlm_jax import records, tree
+from mlm_jax.config import ConfigError
+
+FOLDER, BAD = "checkpoints", "bad"
+FILES = "files.json"  # in a checkpoint's folder: path -> [bytes, BLAKE2b]
+NO_STEP = -1
+MOST_DIFFERENCES = 5  # of a mismatch that are named
+
+
+def folder_of(workdir: str | Path, step: int) -> Path:
+    return Path(workdir).absolute() / FOLDER / str(step)
+
+
+def steps_in(workdir: str | Path) -> list[int]:
+    """Steps that have a folder, good or not, in increasing order."""
+    folder = Path(workdir) / FOLDER
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def problem(folder: Path) -> str | None:
+    """What is wrong with a checkpoint by its list of files; None where it is whole."""
+    if not (folder / FILES).is_file():
+        return f"it has no {FILES}, so it was not finished"
+    try:
+        listed = json.loads((folder / FILES).read_text(encoding="utf-8"))
+    except ValueError:
+        return f"its {FILES} is damaged"
+    for name, (size, digest) in listed.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+        if _hash(path) != digest:
+            return f"{name} is damaged"
+    return None
+
+
+def newest(workdir: str | Path) -> int | None:
+    """The newest whole checkpoint, None if there is none. Only reads, so it may look at a run that is under way."""
+    return next((step for step in reversed(steps_in(workdir)) if not problem(folder_of(workdir, step))), None)
+
+
+def read_meta(workdir: str | Path, step: int) -> dict:
+    """What was saved beside the state: position in the data, config, hashes of tokenizer and data."""
+    return ocp.metadata(folder_of(workdir, step)).custom_metadata
+
+
+def read_part(workdir: str | Path, step: int, part: str, sharding: jax.sharding.Sharding) -> tree.PyTree:
+    """One field of the state, such as `params`, as it was saved, every leaf with the given sharding.
+
+    Raises KeyError where the state has no such field.
+    """
+    folder = folder_of(workdir, step)
+    saved = ocp.metadata(folder).metadata
+    if part not in saved:
+        raise KeyError(f"{folder}: the state has no {part!r}, but {', '.join(map(repr, saved))}")
+    wanted = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), saved[part])
+    skipped = {name: jax.tree.map(lambda _: ocp.PLACEHOLDER, saved[name]) for name in saved if name != part}
+    return ocp.load(folder, {**skipped, part: wanted})[part]
+
+
+class Checkpoints:
+    """The checkpoints of one run that trains: it saves, keeps the newest, and moves damaged ones out of the way.
+
+    All processes make one and call its methods together; files are looked after by process 0.
+    """
+
+    def __init__(self, workdir: str | Path, keep: int, report: Callable[[str], None] = logging.warning):
+        """Finds the newest whole checkpoint. Damaged newer ones go to WORKDIR/bad, each with a line to `report`."""
+        self.workdir, self.keep = Path(workdir).absolute(), keep
+        self.first = jax.process_index() == 0
+        self.worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self.pending: tuple[int, concurrent.futures.Future] | None = None
+        found = NO_STEP
+        if self.first:
+            found = _clean(self.workdir, report)
+        found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
+        self.latest: int | None = None if found == NO_STEP else found  # newest step that is saved and listed
+
+    def save(self, step: int, state: tree.PyTree, meta: dict) -> None:
+        """Starts to save; returns once the state's buffers may be donated. meta: values that JSON has.
+
+        Waits for the save before, and raises its error if it failed. Raises FileExistsError where the step is saved.
+        """
+        self.wait()
+        folder = folder_of(self.workdir, step)
+        if folder.exists():
+            raise FileExistsError(f"{folder}: exists already")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        response = ocp.save_async(folder, state, custom_metadata=meta)
+        if response is None:
+            raise RuntimeError(f"{folder}: Orbax declined to save")
+        self.pending = step, self.worker.submit(self._finish, step, response.result)
+
+    def _finish(self, step: int, commit: Callable) -> None:
+        """In the background: waits for the commit, writes the list, then removes the checkpoints that are too old."""
+        folder = folder_of(self.workdir, step)
+        if commit() is False:
+            raise RuntimeError("Orbax declined to save")
+        if self.first:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            listed = {path.relative_to(folder).as_posix(): [path.stat().st_size, _hash(path)] for path in files}
+            if not listed:
+                raise RuntimeError("Orbax wrote no file")
+            records.write_json(folder / FILES, listed)
+            _remove_old(self.workdir, self.keep)
+
+    def wait(self) -> None:
+        """Returns when the latest save is whole. Raises RuntimeError with its cause if it failed."""
+        if self.pending is None:
+            return
+        (step, future), self.pending = self.pending, None
+        try:
+            future.result()
+        except Exception as error:
+            raise RuntimeError(f"{folder_of(self.workdir, step)}: not saved: {error}") from error
+        self.latest = step
+
+    def close(self) -> None:
+        """Waits for the latest save as `wait` does."""
+        try:
+            self.wait()
+        finally:
+            self.worker.shutdown()
+
+    def verify(self, step: int) -> None:
+        """Reads a checkpoint again on process 0. Raises RuntimeError where it is not what its list says."""
+        found = problem(folder_of(self.workdir, step)) if self.first else None
+        if found:
+            raise RuntimeError(f"{folder_of(self.workdir, step)}: {found}")
+
+    def restore(self, step: int, abstract: tree.PyTree) -> tree.PyTree:
+        """The state of a step as `abstract` describes it: leaves of shape, dtype and sharding, on any mesh.
+
+        Raises ConfigError that names the first paths that differ, with both shapes.
+        """
+        folder = folder_of(self.workdir, step)
+        found = differences(ocp.metadata(folder).metadata, abstract)
+        if found:
+            shown = found[:MOST_DIFFERENCES]
+            rest = [f"and {len(found) - len(shown)} more"] if len(found) > len(shown) else []
+            fix = "\n  ".join(["does not fit the state of this run:", *shown, *rest])
+            raise ConfigError("workdir", str(folder), fix)
+        return ocp.load(folder, abstract)
+
+
+def differences(saved: tree.PyTree, wanted: tree.PyTree) -> list[str]:
+    """A line for each path whose presence, shape or dtype differs, in the order of `wanted`, extra ones last."""
+    saved_leaves, wanted_leaves = dict(tree.leaves(saved)), dict(tree.leaves(wanted))
+    lines = []
+    for path, leaf in wanted_leaves.items():
+        if path not in saved_leaves:
+            lines.append(f"{path}: {_shape(leaf)} here, not in the checkpoint")
+        elif _shape(leaf) != _shape(saved_leaves[path]):
+            lines.append(f"{path}: {_shape(leaf)} here, {_shape(saved_leaves[path])} in the checkpoint")
+    extra = (path for path in saved_leaves if path not in wanted_leaves)
+    return lines + [f"{path}: not here, {_shape(saved_leaves[path])} in the checkpoint" for path in extra]
+
+
+def _shape(leaf: object) -> str:
+    return f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _clean(workdir: Path, report: Callable[[str], None]) -> int:
+    """Moves damaged checkpoints that are newer than the newest whole one away, and returns that one's step."""
+    for leftover in (workdir / FOLDER).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(leftover)
+    for step in reversed(steps_in(workdir)):
+        folder = folder_of(workdir, step)
+        found = problem(folder)
+        if not found:
+            return step
+        target, number = workdir / BAD / str(step), 2
+        while target.exists():
+            target, number = workdir / BAD / f"{step}-{number}", number + 1
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder, target)
+        report(f"{folder}: {found}; moved to {target}")
+    return NO_STEP
+
+
+def _remove_old(workdir: Path, keep: int) -> None:
+    """Removes what is older than the newest `keep` listed checkpoints."""
+    listed = [step for step in steps_in(workdir) if (folder_of(workdir, step) / FILES).is_file()]
+    for step in steps_in(workdir):
+        if listed[-keep:] and step < listed[-keep:][0]:
+            folder = folder_of(workdir, step)
+            (folder / FILES).unlink(missing_ok=True)  # first, so that half a checkpoint never has a list
+            shutil.rmtree(folder)

@@ -1,0 +1,92 @@
+"""Command lines: `--config=FILE` with overrides of single fields, `--workdir=DIR`, and flags of a verb's own."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from mlm_jax.config import Config, ConfigError
+
+USER_ERROR = 2  # exit code: what the user can mend
+
+
+class Usage(Exception):
+    """A command line that cannot be read; its text is for the user."""
+
+
+class Arguments:
+    """What a command line says: `config`, `workdir`, the verb's own flags by name, and `rest`, the words after them."""
+
+    def __init__(self, config: Config | None, values: flags.FlagValues, rest: list[str], default_workdir: str):
+        self.config = config
+        self.rest = rest
+        self._values = values
+        self.workdir = Path(values["workdir"].value or default_workdir)
+
+    def __getattr__(self, name: str):
+        return self._values[name].value
+
+
+def parse(
+    argv: list[str], usage: str, needs_config: bool = True, define: Callable[[flags.FlagValues], None] | None = None
+) -> Arguments:
+    """Reads a command line (without the program's name).
+
+    usage: shown by --help. define(values): adds flags of a verb's own. Raises Usage for anything that is not right;
+    ConfigError for a config file that is missing or returns something else.
+    """
+    values = flags.FlagValues()
+    line = ["mlm_jax", *argv]
+    config_flags.DEFINE_config_file("config", None, "file of the configuration", flag_values=values, sys_argv=line)
+    flags.DEFINE_string("workdir", None, "folder of the run; by default runs/NAME of the config", flag_values=values)
+    flags.DEFINE_bool("help", False, "show this", short_name="h", flag_values=values)
+    if define:
+        define(values)
+    if any(word in ("--help", "-h", "--help=true") for word in argv):
+        print(usage.rstrip() + "\n\nFlags:\n" + _flags_help(values))
+        sys.exit(0)
+    path = _config_path(argv)
+    if needs_config:
+        _check_config_file(path)
+    try:
+        rest = values(line)[1:]
+    except KeyError as error:  # how ml_collections reports a field that does not exist
+        raise Usage(f"{_guilty_flag(argv, str(error))}: {str(error.args[0])}") from None
+    except (flags.Error, ValueError, TypeError) as error:
+        raise Usage(str(error).replace("flag --config.", "--config.")) from None
+    config = values["config"].value
+    if needs_config and not isinstance(config, Config):
+        raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
+    return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
+
+
+def _flags_help(values: flags.FlagValues) -> str:
+    lines = [f"  --{name}: {values[name].help}" for name in sorted(values) if name != "h"]
+    lines.append("  --config.KEY=VALUE: overrides one field, such as --config.optimizer.learning_rate=3e-4")
+    return "\n".join(lines)
+
+
+def _config_path(argv: list[str]) -> str:
+    for i, word in enumerate(argv):
+        if word.startswith("--config="):
+            return word.partition("=")[2]
+        if word == "--config" and i + 1 < len(argv):
+            return argv[i + 1]
+    return ""
+
+
+def _check_config_file(path: str) -> None:
+    if not path:
+        raise Usage("--config=FILE is missing, such as --config=configs/tiny.py")
+    if not Path(path).is_file():
+        raise ConfigError("--config", path, "there is no such file")
+
+
+def _guilty_flag(argv: list[str], error: str) -> str:
+    for word in argv:
+        name = word.partition("=")[0]
+        if name.startswith("--config.") and f"{name.rpartition('.')[2]} " in error:
+            return name
+    return "--config"

@@ -1,0 +1,78 @@
+"""Floating-point operations of a training step by formula, peak rates of chips, and model FLOP utilisation.
+
+A matrix product of [m, k] and [k, n] counts 2 m k n operations; what is not a matrix product (norms, softmax, GELU,
+table look-ups, the optimizer) is left out, as is usual. Compilers' own counts do not serve: they count the body of a
+scan over layers once.
+"""
+
+import re
+
+from mlm_jax.config import ModelConfig
+
+# Dense bf16 operations per second of one jax device, by pattern of its `device_kind`; the first match counts. From the
+# vendors' data sheets (without sparsity). One device is one core of two on TPU v2, v3 and 7x, else a whole chip.
+PEAKS: tuple[tuple[str, float], ...] = (
+    (r"TPU v2", 45e12 / 2),
+    (r"TPU v3", 123e12 / 2),
+    (r"TPU v4", 275e12),
+    (r"TPU v5 ?(lite|e)", 197e12),
+    (r"TPU v5p?", 459e12),
+    (r"TPU v6 ?(lite|e)", 918e12),
+    (r"TPU ?v?7x", 2307e12 / 2),
+    (r".*\bA100\b.*", 312e12),
+    (r".*\bH100 PCIe.*", 756e12),
+    (r".*\bH100 NVL.*", 835e12),
+    (r".*\b(H100|H200|GH200)\b.*", 989e12),
+    (r".*\bB200\b.*", 2250e12),
+    (r".*\bL4\b.*", 121e12),
+)
+
+
+def peak(device_kind: str) -> float | None:
+    """Dense bf16 operations per second of a jax device; None where the kind is not known, as for a CPU."""
+    return next((rate for pattern, rate in PEAKS if re.fullmatch(pattern, device_kind)), None)
+
+
+def layer(model: ModelConfig, t: int, q: int) -> int:
+    """Forward pass of one row through a layer whose output is asked for at q of its t positions.
+
+    Keys and values are needed at all positions, everything else at those q only; attention reaches all t.
+    """
+    d, f = model.width, model.hidden
+    keys_and_values = 2 * (2 * t * d * d)
+    queries_and_output = 2 * (2 * q * d * d)
+    attention = 2 * (2 * q * t * d)  # scores, and the weighted sum of the values: all heads together are d wide
+    feed_forward = 2 * (2 * q * d * f)
+    return keys_and_values + queries_and_output + attention + feed_forward
+
+
+def head(model: ModelConfig, m: int, vocab_rows: int) -> int:
+    """Forward pass of the masked-language-model head at the m selected positions of a row."""
+    return 2 * m * model.width**2 + 2 * m * model.width * vocab_rows
+
+
+def forward(model: ModelConfig, t: int, q: int, m: int, vocab_rows: int) -> int:
+    """Forward pass of one row of t tokens: all layers but the last at all positions, the last one at q."""
+    return (model.layers - 1) * layer(model, t, t) + layer(model, t, q) + head(model, m, vocab_rows)
+
+
+def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int) -> int:
+    """Forward and backward pass of `rows` rows.
+
+    q: positions per row at which the last layer is computed (m where only the selected ones are); m: slots of the
+    head; vocab_rows: columns of the logits, the padding of the vocabulary included. The backward pass is two products
+    for each one of the forward pass: by its input and by its weight.
+    """
+    return 3 * rows * forward(model, t, q, m, vocab_rows)
+
+
+def utilisation(
+    step_flops: float | int, step_tokens: int, tokens_per_second: float | int, devices: int, device_kind: str
+) -> float | None:
+    """Model FLOP utilisation in real tokens: the share of the devices' peak that is spent on tokens, not on padding.
+
+    step_flops: of a step with `step_tokens` places, padding included; tokens_per_second: real tokens over all devices.
+    A full row at a rate r uses as much as a half-empty one at rate 2 r of places. None where the peak is not known.
+    """
+    rate = peak(device_kind)
+    return None if rate is None else step_flops / step_tokens * tokens_per_second / (devices * rate)
