@@ -2,20 +2,25 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key
 
-from mlm_jax import masking
+from mlm_jax import data, masking, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config
 from mlm_jax.models import Model
 from mlm_jax.objectives import cross_entropy
 from mlm_jax.step import EVALUATION_ROOT, root
 from mlm_jax.tokenizer import Vocabulary
+
+Means = dict[str, float | int]
 
 
 def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
@@ -71,7 +76,7 @@ def _shuffled(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Voc
     return jax.vmap(of_row)(masked.inputs, movable, batch.row)
 
 
-def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batches: Iterable[Batch]) -> dict:
+def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batches: Iterable[Batch]) -> Means:
     """Means over all targets of all batches: loss, perplexity, accuracy, unigram_loss, and their number, targets.
 
     Sums in float64 on the host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
@@ -83,3 +88,39 @@ def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batc
     count = totals.pop("count", 0.0)
     means = {name: value / count if count else 0.0 for name, value in totals.items()}
     return {"targets": int(count), **means, "perplexity": math.exp(min(means.get("loss", 0.0), 700.0))}
+
+
+def make_evaluation(
+    model: Model, vocabulary: Vocabulary, config: Config, folder: Path, manifest: dict, mesh: Mesh
+) -> Callable[..., dict[str, Means]]:
+    """`evaluation(params, shuffled=False) -> {set: means}` over the held-out rows of each corpus that has any.
+
+    shuffled: also the loss with shuffled context, `shuffled_loss`.
+    """
+    plain = make_evaluation_step(model, vocabulary, config)
+    with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True)
+    sources = [corpus["source"] for corpus in manifest["corpora"]]
+    sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"]["eval"]["rows"]]
+    placed = sharding.batch_sharding(mesh)
+
+    def evaluation(params: dict, shuffled: bool = False) -> dict[str, Means]:
+        results = {}
+        for i in sets:
+            result = evaluate(plain, params, data.evaluation_batches(folder, manifest, config, i, placed))
+            if shuffled:
+                batches = data.evaluation_batches(folder, manifest, config, i, placed)
+                result["shuffled_loss"] = evaluate(with_shuffled, params, batches)["loss"]
+            results[set_names(sources)[i]] = result
+        return results
+
+    return evaluation
+
+
+def set_names(sources: Sequence[str]) -> list[str]:
+    """A short name for the held-out set of each source: `builtin:pydoc` -> pydoc, `text/en.jsonl.gz` -> en."""
+    names = []
+    for source in sources:
+        last = re.split(r"[/:\\]", source.rstrip("/"))[-1].split(".")[0]
+        name = re.sub(r"[^\w-]+", "-", last).strip("-") or "text"
+        names.append(name if name not in names else f"{name}-{len(names)}")
+    return names

@@ -1,12 +1,18 @@
 """Strict settings for the whole suite: 8 fake CPU devices, no rank promotion, shapes of public functions checked."""
 
 import os
+import tempfile
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Most of the suite's time is compilation of small programs: optimise little, and compile each program once.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
 
 import jax
 
+CACHE = tempfile.TemporaryDirectory(prefix="jax-cache-", ignore_cleanup_errors=True)
+jax.config.update("jax_compilation_cache_dir", CACHE.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -19,7 +19,7 @@ class Usage(Exception):
 class Arguments:
     """What a command line says: `config`, `workdir`, the verb's own flags by name, and `rest`, the words after them."""
 
-    def __init__(self, config: Config | None, values: flags.FlagValues, rest: list[str], default_workdir: str):
+    def __init__(self, config: object, values: flags.FlagValues, rest: list[str], default_workdir: str):
         self.config = config
         self.rest = rest
         self._values = values
@@ -53,7 +53,7 @@ def parse(
     try:
         rest = values(line)[1:]
     except KeyError as error:  # how ml_collections reports a field that does not exist
-        raise Usage(f"{_guilty_flag(argv, str(error))}: {str(error.args[0])}") from None
+        raise Usage(f"{_guilty_flag(argv, str(error))}: {error.args[0]!s}") from None
     except (flags.Error, ValueError, TypeError) as error:
         raise Usage(str(error).replace("flag --config.", "--config.")) from None
     config = values["config"].value

@@ -1,0 +1,173 @@
+"""The program end to end, on a shrunk copy of the shipped config and a small generated language."""
+
+import json
+import random
+
+import pytest
+
+from mlm_jax import report
+from mlm_jax.cli import fill_mask
+from mlm_jax.evaluate import set_names
+from mlm_jax.train import main
+
+SMALL = [
+    "--config.tokenizer.vocab_size=60",
+    "--config.model.width=16",
+    "--config.model.hidden=32",
+    "--config.model.heads=2",
+    "--config.model.dropout=0.1",
+    "--config.row_length=32",
+    "--config.batch_size=16",
+    "--config.accumulation=2",
+    "--config.steps=12",
+    "--config.checkpoint.every_steps=4",
+    "--config.evaluate.every_steps=6",
+    "--config.data.pack_groups=2",
+    "--config.data.holdout=0.1",
+    "--config.data.workers=1",
+]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """120 documents of sentences in which the verb follows from the noun."""
+    rng = random.Random(0)
+    verbs = {"cat": "sleeps", "dog": "barks", "bird": "sings", "fish": "swims"}
+    path = tmp_path_factory.mktemp("text") / "small.jsonl"
+    with open(path, "w") as file:
+        for number in range(120):
+            nouns = rng.choices(list(verbs), k=6)
+            sentences = " ".join(f"The {noun} {verbs[noun]} well." for noun in nouns)
+            file.write(json.dumps({"id": f"d{number}", "text": sentences}) + "\n")
+    return path
+
+
+def command(text, workdir, *more):
+    return ["--config=configs/tiny.py", f"--config.data.sources={text}", f"--workdir={workdir}", *SMALL, *more]
+
+
+def steps_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    kept = {line["step"]: line for line in lines if "train/loss" in line}
+    assert len(kept) == sum("train/loss" in line for line in lines)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def straight(text, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "straight"
+    assert main(command(text, workdir)) == 0
+    return workdir
+
+
+def test_what_a_run_leaves_behind(straight):
+    assert {path.name for path in straight.iterdir()} >= {
+        "config.json",
+        "tokenizer",
+        "rows",
+        "checkpoints",
+        "metrics.jsonl",
+    }
+    assert sorted(path.name for path in (straight / "checkpoints").iterdir()) == ["12", "8"]
+    steps = steps_of(straight)
+    assert list(steps) == list(range(1, 13))
+    names = "step epoch train/loss train/targets train/grad_norm learning_rate mask/rate rows/hash mask/hash"
+    assert set(steps[12]) >= {*names.split(), "throughput/tokens_per_second", "throughput/mfu", "train/mlm/loss"}
+    rows = json.loads((straight / "rows" / "manifest.json").read_text())["corpora"][0]["splits"]["train"]["rows"]
+    assert steps[12]["epoch"] == pytest.approx(12 * 16 / rows)
+    lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if "eval/small/loss" in line]
+    assert [line["step"] for line in evaluations] == [6, 12]
+    assert set(evaluations[1]) >= {"eval/small/accuracy", "eval/small/unigram_loss", "eval/small/shuffled_loss"}
+
+
+def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
+    step = report.Logbook.step
+
+    def fails_at_ten(self, number, values):
+        if number == 10:
+            raise KeyboardInterrupt
+        step(self, number, values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(report.Logbook, "step", fails_at_ten)
+        with pytest.raises(KeyboardInterrupt):
+            main(command(text, tmp_path))
+    assert main(command(text, tmp_path)) == 0
+    assert "goes on after step 8" in capfd.readouterr().err
+    one, other = steps_of(straight), steps_of(tmp_path)
+    timing = "throughput/tokens_per_second"
+    assert [{**line, timing: 0} for line in one.values()] == [{**line, timing: 0} for line in other.values()]
+
+
+def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_path, capfd):
+    before = (straight / "metrics.jsonl").read_bytes()
+    assert main(command(text, straight)) == 0
+    assert "done: 12 of 12 steps" in capfd.readouterr().err
+    assert (straight / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--config.mask.rat=0.2"], "config.mask.rat"),
+        (["--config.steps=many"], "config.steps"),
+        (["--config.steps=1.5"], "config.steps"),
+        (["--config.optimizer.learning_rate=fast"], "config.optimizer.learning_rate"),
+        (["--config.batch_size=100"], "nearest: 96 or 112"),
+        (
+            ["--config.model.max_positions=16"],
+            "config.model.max_positions = 16: must be at least config.row_length = 32",
+        ),
+        (["--config.optimizer.warmup=1.5"], "config.optimizer.warmup = 1.5"),
+        (["--config.model.vocab_size=20"], "config.model.vocab_size = 20"),
+        (["--config.data.sources=missing.txt"], "missing.txt"),
+        (["--config.seed=1"], "config.seed = 1"),
+        (["--learning_rate=3"], "learning_rate"),
+        (["text.txt"], "unexpected 'text.txt'"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_message_and_code_two(straight, text, tmp_path, flags, says, capfd):
+    workdir = straight if "seed" in flags[0] else tmp_path
+    assert main(command(text, workdir, *flags)) == 2
+    error = capfd.readouterr().err
+    assert says in error and "Traceback" not in error
+    assert [line.startswith("mlm_jax: ") for line in error.splitlines() if "mlm_jax: " in line] == [True]
+
+
+@pytest.mark.parametrize("argv, says", [([], "--config=FILE is missing"), (["--config=no.py"], "no such file")])
+def test_config_file_missing(argv, says, capfd):
+    assert main(argv) == 2
+    assert says in capfd.readouterr().err
+
+
+def test_numbers_are_read_as_numbers(text, tmp_path, capfd):
+    assert (
+        main(command(text, tmp_path, "--config.optimizer.learning_rate=1e-4", "--config.steps=1_000", "--print_config"))
+        == 0
+    )
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["config"]["optimizer"]["learning_rate"] == 1e-4 and shown["config"]["steps"] == 1000
+    assert shown["derived"]["microbatch"] == 8 and not (tmp_path / "rows").exists()
+
+
+def test_fill_mask(straight, capfd):
+    assert fill_mask.main([f"--workdir={straight}", "--json", "--top_k=3", "The [MASK] sleeps [MASK]."]) == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert [len(best) for best in answer["masks"]] == [3, 3]
+    for best in answer["masks"]:
+        chances = [guess["probability"] for guess in best]
+        assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1
+    for argv, says in [
+        ([f"--workdir={straight}", "no mask"], "holds no [MASK]"),
+        ([f"--workdir={straight}", "[MASK]" + " well" * 80], "positions for"),
+        ([f"--workdir={straight}/rows", "[MASK]"], "no config.json"),
+        ([f"--workdir={straight}", "--step=3", "[MASK]"], "no checkpoint of step 3"),
+        (["[MASK]"], "--workdir=DIR is missing"),
+    ]:
+        assert fill_mask.main(argv) == 2
+        assert says in capfd.readouterr().err
+
+
+def test_names_of_held_out_sets():
+    assert set_names(["builtin:pydoc", "/a/en.jsonl.gz", "/b/en.txt", "/c/*.txt"]) == ["pydoc", "en", "en-2", "text"]
