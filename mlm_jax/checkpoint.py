@@ -19,7 +19,9 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from mlm_jax import records, tree
-from mlm_jax.config import ConfigError
+from mlm_jax.config import ConfigError, load
+from mlm_jax.models import Model, build
+from mlm_jax.tokenizer import Tokenizer
 
 FOLDER, BAD = "checkpoints", "bad"
 FILES = "files.json"  # in a checkpoint's folder: path -> [bytes, BLAKE2b]
@@ -79,6 +81,25 @@ def read_part(workdir: str | Path, step: int, part: str, sharding: jax.sharding.
     wanted = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), saved[part])
     skipped = {name: jax.tree.map(lambda _: ocp.PLACEHOLDER, saved[name]) for name in saved if name != part}
     return ocp.load(folder, {**skipped, part: wanted})[part]
+
+
+def load_model(path: str | Path, step: int | None = None) -> tuple[Model, tree.PyTree, Tokenizer]:
+    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step, on the first device.
+
+    Raises ConfigError where the folder is no workdir, or has no such checkpoint.
+    """
+    workdir = Path(path)
+    if not (workdir / "config.json").is_file():
+        raise ConfigError("workdir", str(path), "holds no config.json, so it is not the folder of a run")
+    config = load(workdir / "config.json")
+    tokenizer = Tokenizer.load(workdir / "tokenizer")
+    found = newest(workdir) if step is None else step
+    if found is None or found not in steps_in(workdir):
+        which = "no whole checkpoint" if step is None else f"no checkpoint of step {step}, but of {steps_in(workdir)}"
+        raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    model = build(config.model, config.model.vocab_size or tokenizer.size)
+    return model, read_part(workdir, found, "params", here), tokenizer
 
 
 class Checkpoints:

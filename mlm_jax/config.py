@@ -17,7 +17,10 @@ class ConfigError(ValueError):
 
     def __init__(self, key: str, value: object, fix: str):
         super().__init__(f"{key} = {value!r}: {fix}")
-        self.key = key
+        self.key, self.value, self.fix = key, value, fix
+
+    def __reduce__(self):  # so that it comes out of a worker process as it is
+        return type(self), (self.key, self.value, self.fix)
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -27,7 +30,7 @@ class DataConfig:
     sources: tuple[str, ...] = ("builtin:pydoc",)  # one corpus each: builtin:pydoc, text files, JSON lines; globs, .gz
     weights: tuple[float, ...] = ()  # share of rows drawn from each corpus; empty: in proportion to their rows
     text_field: str = "text"  # of JSON lines
-    id_field: str = "id"  # of JSON lines; a record without it is named by its path and line
+    id_field: str = ""  # of JSON lines, a name that no other document has; empty: documents are named by path and line
     rows: str = ""  # folder of prepared rows; empty: WORKDIR/rows
     holdout: float = 0.02  # share of documents kept for evaluation, by document hash
     pack_groups: int = 8  # documents are packed within a group; one shard a group
@@ -185,7 +188,7 @@ def check(config: Config, devices: int, processes: int = 1, manifest: dict | Non
     _check_data(config)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
-    microbatch = _check_batch(config, mesh, processes)
+    microbatch = _check_batch(config, mesh)
     derived = Derived(
         devices=devices,
         processes=processes,
@@ -378,7 +381,7 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
         raise ConfigError(f"config.mesh.{axis}", mesh[axis], "must divide 128, by which the vocabulary is padded")
 
 
-def _check_batch(config: Config, mesh: dict[str, int], processes: int) -> int:
+def _check_batch(config: Config, mesh: dict[str, int]) -> int:
     parallel = mesh["data"] * mesh["fsdp"]
     unit = config.accumulation * parallel
     if config.batch_size % unit:
@@ -389,7 +392,6 @@ def _check_batch(config: Config, mesh: dict[str, int], processes: int) -> int:
             f"{config.accumulation} x {mesh['data']} x {mesh['fsdp']} = {unit}; nearest: {near}"
         )
         raise ConfigError("config.batch_size", config.batch_size, fix)
-    del processes  # the batch axis is cut by devices; processes hold whole devices
     return config.batch_size // config.accumulation
 
 
@@ -419,6 +421,11 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
         "evaluation_rows": held_out,
         "epochs": config.steps * config.batch_size / train,
     }
+
+
+def rows_folder(config: Config, workdir: Path) -> Path:
+    """Where the prepared rows of a run lie."""
+    return Path(config.data.rows) if config.data.rows else workdir / "rows"
 
 
 def to_json(config: Config) -> str:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
 from mlm_jax import data, masking, sharding
 from mlm_jax.batch import Batch, Masked
@@ -47,7 +47,7 @@ def make_evaluation_step(
     @jax.jit
     def step(params: dict, batch: Batch) -> dict[str, Array]:
         masked = masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
-        inputs = _shuffled(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
+        inputs = shuffle(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
         encoded = model.apply(params, dataclasses.replace(batch, tokens=inputs), at=masked.indices)
         logits = model.logits(params, encoded.hidden)
         hits = logits.argmax(-1) == masked.targets
@@ -62,15 +62,16 @@ def make_evaluation_step(
     return step
 
 
-def _shuffled(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Int[Array, "b t"]:
+def shuffle(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Int[Array, "b t"]:
     """The inputs with the unselected ordinary tokens of each row permuted among themselves."""
     movable = masking.maskable(batch.tokens, batch.segments, vocabulary) & ~masked.selected
 
-    def of_row(inputs: Int[Array, "t"], movable, row):
-        order = jax.random.bits(jax.random.fold_in(key, row), inputs.shape)
-        # both sort the movable places first: once at random, once in order of position
-        shuffled = jnp.lexsort((order, ~movable))
-        in_order = jnp.argsort(~movable, stable=True)
+    def of_row(inputs: Int[Array, "t"], movable: Bool[Array, "t"], row: Int[Array, ""]) -> Int[Array, "t"]:
+        draws = jax.random.bits(jax.random.fold_in(key, row), inputs.shape)
+        place = jnp.arange(inputs.size, dtype=draws.dtype)
+        # both bring the movable places to the front: once at random, once in order; the others stay in order
+        shuffled = jnp.lexsort((jnp.where(movable, draws, place), ~movable))
+        in_order = jnp.lexsort((place, ~movable))
         return inputs.at[in_order].set(inputs[shuffled])
 
     return jax.vmap(of_row)(masked.inputs, movable, batch.row)

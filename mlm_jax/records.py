@@ -76,6 +76,27 @@ def encode_row(
     return row.tobytes()
 
 
+def encode_rows(
+    layout: Layout, tokens: np.ndarray, flags: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
+) -> list[bytes]:
+    """Many rows of single texts as bytes: what `encode_row` gives for each, at a fraction of the time.
+
+    tokens [b,t] with the padding id after each row's length; flags [b,t]; firsts [b,p], -1 for a segment that a row
+    does not have; lengths [b]. Raises ValueError where a value does not fit the layout.
+    """
+    t, p = layout.row_length, layout.max_segments
+    if tokens.shape[1:] != (t,) or flags.shape != tokens.shape or firsts.shape != (len(tokens), p):
+        raise ValueError(f"tokens {tokens.shape}, flags {flags.shape}, firsts {firsts.shape} do not fit {layout}")
+    if tokens.size and int(tokens.max()) > np.iinfo(layout.dtype).max:
+        raise ValueError(f"id {int(tokens.max())} does not fit {layout.dtype}")
+    block = np.zeros(len(tokens), layout.record)
+    block["tokens"], block["flags"], block["length"] = tokens, flags, lengths
+    block["firsts"] = np.where(firsts < 0, NO_SEGMENT, firsts)
+    block["pair_labels"] = NO_LABEL
+    data, size = block.tobytes(), layout.record.itemsize
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
 def decode_rows(layout: Layout, rows: Sequence[bytes]) -> dict[str, np.ndarray]:
     """A list of b records as the arrays of a batch.
 

@@ -16,8 +16,8 @@ from absl import flags
 
 from mlm_jax import config as config_module
 from mlm_jax import records
-from mlm_jax.cli.flags import USER_ERROR, Arguments, Usage, parse
 from mlm_jax.config import Config, ConfigError
+from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
 
 USAGE = """usage: python -m mlm_jax.train --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
 
@@ -56,7 +56,7 @@ def run(arguments: Arguments) -> int:
     if arguments.print_config:
         from mlm_jax import report
 
-        folder = rows_folder(config, workdir)
+        folder = config_module.rows_folder(config, workdir)
         if (folder / records.MANIFEST).exists():
             manifest = records.read_manifest(folder)
             derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
@@ -77,10 +77,6 @@ def start_jax(arguments: Arguments) -> None:
         raise ConfigError("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""), str(error).split("\n")[0]) from None
 
 
-def rows_folder(config: Config, workdir: Path) -> Path:
-    return Path(config.data.rows) if config.data.rows else workdir / "rows"
-
-
 def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool) -> tuple[Path, dict]:
     """The folder of rows and its manifest; process 0 prepares them where that is due, the others wait.
 
@@ -90,7 +86,7 @@ def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool) -> tuple[
     import jax
     from jax.experimental import multihost_utils
 
-    folder = rows_folder(config, workdir)
+    folder = config_module.rows_folder(config, workdir)
     if jax.process_index() == 0:
         from mlm_jax.prepare import prepare
 

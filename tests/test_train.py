@@ -1,7 +1,10 @@
 """The program end to end, on a shrunk copy of the shipped config and a small generated language."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -171,3 +174,10 @@ def test_fill_mask(straight, capfd):
 
 def test_names_of_held_out_sets():
     assert set_names(["builtin:pydoc", "/a/en.jsonl.gz", "/b/en.txt", "/c/*.txt"]) == ["pydoc", "en", "en-2", "text"]
+
+
+def test_a_platform_that_is_not_there_is_an_error_not_a_slow_run(text, tmp_path):
+    line = [sys.executable, "-m", "mlm_jax.train", *command(text, tmp_path)]
+    done = subprocess.run(line, env={**os.environ, "JAX_PLATFORMS": "tpu"}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "JAX_PLATFORMS = 'tpu'" in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "rows").exists()

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 from absl import flags
 
-from mlm_jax.cli.flags import USER_ERROR, Usage, parse
 from mlm_jax.config import ConfigError
+from mlm_jax.flags import USER_ERROR, Usage, parse
 
 USAGE = """usage: python -m mlm_jax fill-mask --workdir=DIR "text with a [MASK]" ["another text" ...]
 

@@ -1,0 +1,99 @@
+"""`python -m mlm_jax prepare`: text to rows, and a summary of what became of it."""
+
+import itertools
+import math
+import sys
+from pathlib import Path
+
+from mlm_jax import config as config_module
+from mlm_jax import records
+from mlm_jax.config import Config, ConfigError
+from mlm_jax.flags import USER_ERROR, Usage, parse
+from mlm_jax.prepare import prepare
+from mlm_jax.tokenizer import Tokenizer
+
+USAGE = """usage: python -m mlm_jax prepare --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
+
+Trains a tokenizer if none is given, and packs the text of config.data.sources into rows: in config.data.rows, or
+WORKDIR/rows. Does nothing where they are there already; goes on where it was interrupted. Example:
+
+  python -m mlm_jax prepare --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
+"""
+SAMPLES = 3  # sentences that are shown
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit code. What the user can mend is one message and exit code 2."""
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv, USAGE)
+        if arguments.rest:
+            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
+        return run(arguments.config, arguments.workdir)
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def run(config: Config, workdir: Path) -> int:
+    """Prepares the rows of a config and prints the summary. Raises ConfigError."""
+    mesh = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    config_module.check(config, devices=math.prod(max(1, size) for size in mesh))  # whatever machine will train
+    folder = config_module.rows_folder(config, workdir)
+    manifest = prepare(config, folder)
+    print(summary(manifest, folder))
+    return 0
+
+
+def summary(manifest: dict, folder: Path) -> str:
+    """What a person wants to know of prepared rows: counts, fill, and sentences with their words in brackets."""
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
+    for corpus in manifest["corpora"]:
+        lines += _corpus_lines(corpus, manifest["row_length"])
+    lines.append("words (what is masked whole, in brackets):")
+    lines += [f"  {words}" for words in sample_words(manifest, folder, tokenizer)]
+    return "\n".join(lines + [f"note: {note}" for note in manifest["notes"]])
+
+
+def _corpus_lines(corpus: dict, row_length: int) -> list[str]:
+    counts = corpus["counts"]
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in counts["dropped"].items())
+    lines = [
+        corpus["source"],
+        f"  documents {counts['read']:,} read, {counts['kept']:,} kept, dropped: {dropped or 'none'}",
+        f"  text {counts['bytes'] / 1e6:,.1f} MB, {counts['tokens']:,} tokens",
+    ]
+    for name, split in corpus["splits"].items():
+        if not split["rows"]:
+            lines.append(f"  {name} no rows")
+            continue
+        fill = split["tokens"] / (split["rows"] * row_length)
+        unknown = split["unknown"] / split["tokens"]
+        lines.append(
+            f"  {name} {split['rows']:,} rows of {row_length}, {split['tokens']:,} tokens, {fill:.1%} full, "
+            f"{split['segments'] / split['rows']:.1f} segments a row, {unknown:.3%} unknown"
+        )
+    return lines
+
+
+def sample_words(manifest: dict, folder: Path, tokenizer: Tokenizer) -> list[str]:
+    """Whole sentences of the first training rows, words in brackets."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    shards = [shard for corpus in manifest["corpora"] for shard in corpus["splits"]["train"]["shards"]]
+    if not shards:
+        return []
+    reader = ArrayRecordReader(str(folder / shards[0]["file"]))
+    raw = reader.read(list(range(min(20, shards[0]["rows"]))))
+    reader.close()
+    rows = records.decode_rows(records.layout_of(manifest), raw)
+    found = []
+    for tokens, flags, segments in zip(rows["tokens"], rows["flags"], rows["segments"]):
+        starts = [i for i in range(len(tokens)) if flags[i] & records.SENTENCE_START]
+        for first, after in itertools.pairwise(starts):
+            if segments[first] == segments[after] and 6 <= after - first <= 40:
+                found.append(tokenizer.show_words(tokens[first:after], flags[first:after] & records.WORD_START != 0))
+                break
+        if len(found) == SAMPLES:
+            break
+    return found

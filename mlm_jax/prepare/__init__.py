@@ -1,0 +1,5 @@
+"""From text to packed rows on disk: `prepare(config, folder)`."""
+
+from mlm_jax.prepare.pipeline import prepare
+
+__all__ = ["prepare"]

@@ -1,0 +1,320 @@
+"""From sources to a folder of rows: tokenizer, encoding, packing, manifest.
+
+The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
+interrupted: what is done is kept beside the folder and found again.
+
+The folder holds `tokenizer/spm.model`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
+`eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
+the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
+segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
+stands in the training rows (CLS, SEP and padding are not counted); `notes` for the user.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mlm_jax.config import Config, ConfigError
+from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.folder import SPLITS, alone, build_folder, check_replaceable, clean, finished, publish
+from mlm_jax.prepare.progress import Stage
+from mlm_jax.prepare.sampling import sample_texts
+from mlm_jax.prepare.tasks import EncodeTask, PackTask, Part, Settings, encode_unit, pack_group
+from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
+from mlm_jax.prepare.workers import Workers
+from mlm_jax.records import FORMAT, MANIFEST, Layout, write_json
+from mlm_jax.tokenizer import MODEL, Tokenizer
+
+VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
+MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+UNSEGMENTED = (
+    "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
+    "is masking single characters"
+)
+
+
+@dataclasses.dataclass
+class Corpus:
+    """One source of the config, and what became of it."""
+
+    number: int
+    source: str
+    files: list[sources.File]
+    identity: dict[str, object]
+    counts: dict[str, object] = dataclasses.field(default_factory=dict)  # of the manifest
+    parts: dict[tuple[int, int], list[Part]] = dataclasses.field(default_factory=dict)  # by (split, group)
+
+
+@dataclasses.dataclass
+class Job:
+    """What the stages of one call share."""
+
+    config: Config
+    corpora: list[Corpus]
+    build: Path
+    workers: Workers
+    progress: bool
+
+    @property
+    def work(self) -> Path:
+        """Folder of intermediate results."""
+        return self.build / "work"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.build / "tokenizer"
+
+    def settings(self, corpus: Corpus) -> Settings:
+        data = self.config.data
+        embedded = corpus.source == pydoc.NAME
+        return Settings(
+            source=corpus.source,
+            text_field="text" if embedded else data.text_field,
+            id_field="id" if embedded else data.id_field,
+            holdout=data.holdout,
+            # a held-out group is about as large as one of the others
+            groups=(data.pack_groups, max(1, math.ceil(data.pack_groups * data.holdout))),
+            tokenizer=str(self.tokenizer),
+        )
+
+    def say(self, line: str) -> None:
+        if self.progress:
+            print(line, file=sys.stderr)
+
+
+def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
+    """Rows of `config.data.sources` in `folder`; returns their manifest.
+
+    Does nothing where the folder already holds the rows of these inputs and options, builds them anew where it holds
+    others, and goes on where an earlier call was interrupted. Raises ConfigError for what the user can mend.
+    """
+    folder = Path(folder).expanduser().absolute()
+    corpora = [_find(number, source) for number, source in enumerate(config.data.sources)]
+    options = _options(config)
+    fingerprint = _fingerprint(config, options, corpora)
+    if manifest := finished(folder, fingerprint):
+        return manifest
+    check_replaceable(folder)
+    build = build_folder(folder, fingerprint)
+    with alone(build):
+        if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
+            return manifest
+        clean(folder, build)
+        if not finished(build, fingerprint):
+            with Workers(config.data.workers) as workers:
+                manifest = _build(Job(config, corpora, build, workers, progress))
+            write_json(build / MANIFEST, {"format": FORMAT, "fingerprint": fingerprint, "options": options, **manifest})
+        return publish(build, folder)
+
+
+def _find(number: int, source: str) -> Corpus:
+    if not source.startswith("builtin:"):
+        files = sources.find_files(source)
+    elif source == pydoc.NAME:
+        files = pydoc.module_files()
+    else:
+        raise ConfigError(sources.KEY, source, f"the only embedded source is {pydoc.NAME}")
+    return Corpus(number, source, files, sources.identify(files))
+
+
+def _options(config: Config) -> dict[str, object]:
+    data = config.data
+    return {
+        "sources": list(data.sources),
+        "text_field": data.text_field,
+        "id_field": data.id_field,
+        "holdout": data.holdout,
+        "pack_groups": data.pack_groups,
+        "max_segments": data.max_segments,
+        "row_length": config.row_length,
+        "tokenizer": dataclasses.asdict(config.tokenizer),
+    }
+
+
+def _fingerprint(config: Config, options: dict, corpora: list[Corpus]) -> str:
+    """Hash of everything that determines the rows."""
+    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key != "path"}
+    if config.tokenizer.path:
+        tokenizer = Tokenizer.load(config.tokenizer.path).hash
+    everything = {
+        "version": [FORMAT, VERSION],
+        "options": {**options, "tokenizer": tokenizer},
+        "inputs": [corpus.identity for corpus in corpora],
+    }
+    return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _build(job: Job) -> dict[str, object]:
+    """Writes tokenizer and shards; returns the manifest but for what was known before."""
+    job.work.mkdir(exist_ok=True)
+    for corpus in job.corpora:
+        if corpus.source == pydoc.NAME:
+            corpus.files = [_extract(job, corpus)]
+    tokenizer, training = _tokenizer(job)
+    notes = training.pop("messages", [])
+    for corpus in job.corpora:
+        _encode(job, corpus)
+    layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
+    shards = _pack(job, layout)
+    unigrams = np.zeros(tokenizer.size, np.int64)
+    for (_, split, _), info in shards.items():
+        if SPLITS[split] == "train":
+            unigrams += np.array(info["unigrams"])
+    ideographs = unigrams[tokenizer.ideographs].sum() / max(1, unigrams.sum())
+    if ideographs > MOSTLY:
+        notes.append(UNSEGMENTED.format(ideographs))
+    return {
+        "row_length": layout.row_length,
+        "max_segments": layout.max_segments,
+        "dtype": layout.dtype,
+        "pack_groups": job.config.data.pack_groups,
+        "notes": notes,
+        "tokenizer": _describe(tokenizer) | {"training": training},
+        "corpora": [_summary(corpus, shards) for corpus in job.corpora],
+        "unigrams": unigrams.tolist(),
+    }
+
+
+def _extract(job: Job, corpus: Corpus) -> sources.File:
+    """The docstrings of `builtin:pydoc` as a file of JSON lines."""
+    path = job.work / f"{corpus.number}.jsonl"
+    if not path.exists():
+        partial, room = path.with_name(f"{path.name}.partial"), pydoc.MOST_BYTES
+        batches = list(pydoc.batches(corpus.files))
+        with Stage("docstrings", job.progress, corpus.identity["bytes"], "modules") as stage, open(partial, "w") as out:
+            for batch, lines in zip(batches, job.workers.map(pydoc.extract, batches)):
+                for line in lines:
+                    room -= len(line)
+                    if room >= 0:
+                        out.write(line + "\n")
+                stage.add(sum(file.size for file in batch), len(batch))
+        partial.rename(path)
+    return sources.File(str(path), "modules", sources.JSON)
+
+
+def _tokenizer(job: Job) -> tuple[Tokenizer, dict]:
+    """The tokenizer of the rows, saved beside them, and what its training said; nothing for one that was given."""
+    asked, report_path = job.config.tokenizer, job.work / "training.json"
+    if asked.path:
+        tokenizer = Tokenizer.load(asked.path)
+        tokenizer.save(job.tokenizer)
+        return tokenizer, {}
+    if not report_path.exists():
+        with Stage("sample", job.progress) as stage:
+            pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
+            texts = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
+        job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
+        try:
+            tokenizer, report = train_tokenizer(texts, asked.vocab_size)
+        except ValueError:
+            fix = "hold no word to train a tokenizer on"
+            raise ConfigError(sources.KEY, job.config.data.sources, fix) from None
+        tokenizer.save(job.tokenizer)
+        values = dataclasses.asdict(report) | {"bytes_used": report.bytes_used, "messages": report.messages()}
+        write_json(report_path, values)
+    report = json.loads(report_path.read_text(encoding="utf-8"))
+    job.say(
+        f"tokenizer: {report['pieces']:,} of {report['asked']:,} pieces from {report['bytes_used']:,} bytes, "
+        f"{report['bytes_skipped']:,} skipped; {report['alphabet']:,} of {report['characters']:,} characters; "
+        f"peak memory {peak_memory_bytes() / 1e6:,.0f} MB"
+    )
+    return Tokenizer.load(job.tokenizer), report
+
+
+def _encode(job: Job, corpus: Corpus) -> None:
+    """Encodes what is not encoded yet; sets the corpus's counts and parts. Raises ConfigError where no text is."""
+    folder, settings = job.work / f"units-{corpus.number}", job.settings(corpus)
+    folder.mkdir(exist_ok=True)
+    total = None if any(file.compressed for file in corpus.files) else sum(file.size for file in corpus.files)
+    counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
+
+    def tasks() -> Iterator[EncodeTask]:
+        for unit in sources.units(corpus.files):
+            yield EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"))
+
+    with Stage(f"encode {corpus.source}", job.progress, total) as stage:
+        for number, info in enumerate(job.workers.map(_encode_once, tasks())):
+            counts.update({key: info[key] for key in counts})
+            dropped.update(info["dropped"])
+            first_problem = first_problem or info["first_problem"]
+            for split, group, *place in info["parts"]:
+                corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
+            stage.add(info["bytes"], info["read"])
+    kept = counts["read"] - dropped.total()
+    corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+    if not kept and first_problem:
+        place, problem = first_problem
+        raise ConfigError(sources.KEY, place, f"{problem}; and so in all {counts['read']} records of {corpus.source}")
+    if not kept:
+        raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents, all empty)")
+
+
+def _encode_once(task: EncodeTask) -> dict:
+    done = Path(f"{task.path}.json")
+    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else encode_unit(task)
+
+
+def _pack(job: Job, layout: Layout) -> dict[tuple[int, int, int], dict]:
+    """Packs what is not packed yet: (corpus, split, group) -> what its shard holds. Raises ConfigError."""
+    keys = [(corpus.number, *key) for corpus in job.corpora for key in sorted(corpus.parts)]
+    tasks = [
+        PackTask(
+            parts=tuple(job.corpora[number].parts[split, group]),
+            shard=str(job.build / _shard_name(number, split, group)),
+            info=str(job.work / f"shard-{number}-{split}-{group}.json"),
+            layout=layout,
+            tokenizer=str(job.tokenizer),
+        )
+        for number, split, group in keys
+    ]
+    packed = {}
+    with Stage("pack", job.progress, things="rows") as stage:
+        for key, task, info in zip(keys, tasks, job.workers.map(_pack_once, tasks)):
+            if "equal" in info:
+                (id, first), (_, second) = info["equal"]
+                fix = f"two documents are called {id!r}: {first} and {second}; ids must differ"
+                fix += " (config.data.id_field='' names documents by file and line)"
+                raise ConfigError(sources.KEY, job.corpora[key[0]].source, fix)
+            packed[key] = info
+            stage.add(Path(task.shard).stat().st_size, info["rows"])
+    return packed
+
+
+def _pack_once(task: PackTask) -> dict:
+    done = Path(task.info)
+    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else pack_group(task)
+
+
+def _shard_name(number: int, split: int, group: int) -> str:
+    return f"{SPLITS[split]}/{number}-{group:04d}.array_record"
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, object]:
+    ids = {name: getattr(tokenizer, name) for name in ("pad", "unk", "cls", "sep", "mask")}
+    return {
+        "file": f"tokenizer/{MODEL}",
+        "hash": tokenizer.hash,
+        "vocab_size": tokenizer.size,
+        **ids,
+        "special": tokenizer.special.tolist(),
+    }
+
+
+def _summary(corpus: Corpus, shards: dict) -> dict[str, object]:
+    """What the manifest says of one corpus."""
+    splits = {}
+    for split, name in enumerate(SPLITS):
+        of_split = {key: info for key, info in shards.items() if key[:2] == (corpus.number, split)}
+        sums = {key: sum(info[key] for info in of_split.values()) for key in ("rows", "segments", "tokens", "unknown")}
+        files = [
+            {"file": _shard_name(*key), "rows": info["rows"], "hash": info["hash"]} for key, info in of_split.items()
+        ]
+        splits[name] = {**sums, "shards": files}
+    return {"source": corpus.source, "inputs": corpus.identity, "counts": corpus.counts, "splits": splits}

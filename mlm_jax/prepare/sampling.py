@@ -1,0 +1,53 @@
+"""A bounded sample of the training documents, spread over all corpora by hash: the same whoever reads what first."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from mlm_jax.prepare.progress import Stage
+from mlm_jax.prepare.sources import File, units
+from mlm_jax.prepare.tasks import SampleTask, Settings, sample_unit
+from mlm_jax.prepare.workers import Workers
+
+
+class Reservoir:
+    """Keeps the texts with the smallest hashes, as many as fit into `room` bytes; at least one."""
+
+    def __init__(self, room: int):
+        self.room = room
+        self.below = 1 << 64  # hashes from here on are out
+        self._kept: list[tuple[int, int, str]] = []  # a heap by falling hash
+
+    def add(self, hash: int, size: int, text: str) -> None:
+        """size: bytes of the text."""
+        if hash >= self.below:
+            return
+        heapq.heappush(self._kept, (-hash, size, text))
+        self.room -= size
+        while self.room < 0 and len(self._kept) > 1:
+            # from the first text that does not fit on nothing is kept, or the order of the texts would matter
+            negative, freed, _ = heapq.heappop(self._kept)
+            self.below = -negative
+            self.room += freed
+
+    def texts(self) -> list[str]:
+        """In order of their hashes."""
+        return [text for _, _, text in sorted(self._kept, reverse=True)]
+
+
+def sample_texts(
+    corpora: Iterable[tuple[list[File], Settings]], most_bytes: int, workers: Workers, stage: Stage
+) -> list[str]:
+    """Training text of at most `most_bytes`, in parts of documents, from all over the corpora."""
+    reservoir = Reservoir(most_bytes)
+    chunk = max(1000, min(1 << 16, most_bytes // 100))
+
+    def tasks() -> Iterator[SampleTask]:
+        for files, settings in corpora:
+            for unit in units(files):
+                yield SampleTask(settings, unit, chunk, reservoir.below)
+
+    for sample in workers.map(sample_unit, tasks()):
+        for hash, size, text in sample.chunks:
+            reservoir.add(hash, size, text)
+        stage.add(sample.size, sample.documents)
+    return reservoir.texts()
