@@ -1,0 +1,104 @@
+"""Parts that every encoder is made of. Parameters are float32; the computation runs in the type of the weights it is
+given, with sums over many values in float32."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from mlm_jax.config import ModelConfig
+
+VOCAB_MULTIPLE = 128  # the vocabulary is filled up to it: a TPU works in lanes of 128, and a mesh axis divides it
+
+
+def compute_dtype(config: ModelConfig) -> jnp.dtype:
+    """The type of weights and activations in the computation."""
+    if config.dtype != "auto":
+        return jnp.dtype(config.dtype)
+    return jnp.dtype(jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16)
+
+
+class Draws:
+    """Normal draws cut at two standard deviations, as BERT's own code makes them, handed out shape by shape.
+
+    `initializer_range` is the deviation before the cut; that of the values is 0.88 times it, and is not corrected.
+    All of a module's values come from one draw, since on a CPU each draw in a program takes half a second to compile:
+    without a pool, `Draws` only counts how many there must be.
+    """
+
+    def __init__(self, pool: Float[Array, "n"] | None = None):
+        self.pool = pool
+        self.used = 0
+
+    def __call__(self, *shape: int) -> Float[Array, "..."]:
+        start = self.used
+        self.used += math.prod(shape)
+        return jnp.zeros(shape) if self.pool is None else self.pool[start : self.used].reshape(shape)
+
+    @classmethod
+    def from_key(cls, key: Key[Array, ""], number: int, deviation: float) -> "Draws":
+        return cls(deviation * jax.random.truncated_normal(key, -2, 2, (number,), jnp.float32))
+
+
+def add_bias(x: Float[Array, "..."], bias: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x + bias along the last axes, in float32: the bias' gradient is a sum over all positions."""
+    return (x.astype(jnp.float32) + jnp.broadcast_to(bias.astype(jnp.float32), x.shape)).astype(x.dtype)
+
+
+def fold_in(keys: Key[Array, "b"] | None, number: Int[Array, ""] | int) -> Key[Array, "b"] | None:
+    """The key of a place within each row; none without keys."""
+    return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def take(x: Float[Array, "b t d"], at: Int[Array, "b q"]) -> Float[Array, "b q d"]:
+    """The vectors at the positions `at` of each row."""
+    return jnp.take_along_axis(x, at[:, :, None], axis=1, mode="clip")
+
+
+class Table(nnx.Module):
+    """A vector for each id. Rows at and above `used` only fill up: they start at zero and are never looked up."""
+
+    def __init__(self, rows: int, width: int, draw: Draws, used: int | None = None):
+        drawn = draw(used or rows, width)
+        self.table = nnx.Param(jnp.pad(drawn, ((0, rows - drawn.shape[0]), (0, 0))))
+
+    def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t d"]:
+        return jnp.take(self.table[...], ids, axis=0, mode="clip")
+
+
+class Linear(nnx.Module):
+    """einsum(spec, x, kernel) + bias."""
+
+    def __init__(self, spec: str, kernel: tuple[int, ...], bias: tuple[int, ...], draw: Draws):
+        self.spec = spec
+        self.kernel = nnx.Param(draw(*kernel))
+        self.bias = nnx.Param(jnp.zeros(bias))
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return add_bias(jnp.einsum(self.spec, x, self.kernel[...]), self.bias[...])
+
+
+class Norm(nnx.Module):
+    """Layer normalisation of a sum over its last axis, in float32. Layer Normalization (2016), section 3."""
+
+    def __init__(self, config: ModelConfig):
+        self.epsilon = config.norm_epsilon
+        self.scale = nnx.Param(jnp.ones(config.width))
+        self.bias = nnx.Param(jnp.zeros(config.width))
+
+    def __call__(self, *terms: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        """The terms are added in float32; the result has the type of the first."""
+        x = sum(term.astype(jnp.float32) for term in terms)
+        centred = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(centred).mean(-1, keepdims=True)
+        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+        scale, bias = (jnp.broadcast_to(leaf[...].astype(jnp.float32), x.shape) for leaf in (self.scale, self.bias))
+        return (normed * scale + bias).astype(terms[0].dtype)
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x times the normal distribution function of x, exact. Gaussian Error Linear Units (2016), section 2."""
+    wide = x.astype(jnp.float32)
+    return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)

@@ -1,0 +1,143 @@
+"""Attention within segments, and dropout keyed per row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mlm_jax.kernels.attention import attend, probabilities
+from mlm_jax.kernels.dropout import dropout, keep_mask, keep_probability
+from mlm_jax.kernels.product import product
+
+B, T, H, K = 2, 6, 3, 4
+SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 3, 3]])
+
+
+def draws(seed: int, *shapes: tuple[int, ...]) -> list[jax.Array]:
+    random = np.random.default_rng(seed)
+    return [jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes]
+
+
+def keys(number: int) -> jax.Array:
+    return jax.random.split(jax.random.key(0, impl="threefry2x32"), number)
+
+
+def oracle(query, key, value, query_segments, key_segments):
+    """One query at a time, over the keys that it may see and no others; padding queries stay zero."""
+    out = np.zeros_like(query)
+    for b, q, h in np.ndindex(query.shape[:3]):
+        segment = query_segments[b, q]
+        if segment == 0:
+            continue
+        seen = [s for s in range(key.shape[1]) if key_segments[b, s] == segment]
+        scores = np.array([query[b, q, h] @ key[b, s, h] for s in seen]) / np.sqrt(query.shape[-1])
+        weights = np.exp(scores) / np.exp(scores).sum()
+        out[b, q, h] = sum(weight * value[b, s, h] for weight, s in zip(weights, seen))
+    return out
+
+
+def test_attend_is_what_loops_compute():
+    query, key, value = draws(0, *[(B, T, H, K)] * 3)
+    got = attend(query, key, value, query_segments=SEGMENTS, key_segments=SEGMENTS)
+    want = oracle(*map(np.asarray, (query, key, value, SEGMENTS, SEGMENTS)))
+    real = np.asarray(SEGMENTS) > 0
+    np.testing.assert_allclose(np.asarray(got)[real], want[real], atol=1e-6)
+
+
+def test_two_documents_of_3_and_2_tokens_allow_13_pairs():
+    query, key = draws(1, *[(1, T, H, K)] * 2)
+    seen = np.asarray(probabilities(query, key, SEGMENTS[:1], SEGMENTS[:1]))
+    assert [(head[:5] > 0).sum() for head in seen[0]] == [13] * H  # 3 x 3 + 2 x 2
+    np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-6)
+
+
+def test_queries_at_some_positions():
+    query, key, value = draws(2, *[(B, T, H, K)] * 3)
+    whole = attend(query, key, value, query_segments=SEGMENTS, key_segments=SEGMENTS)
+    part = attend(query[:, 1:4], key, value, query_segments=SEGMENTS[:, 1:4], key_segments=SEGMENTS)
+    np.testing.assert_allclose(part, whole[:, 1:4], atol=1e-6)
+
+
+def test_another_document_in_the_row_changes_no_bit():
+    query, key, value = draws(3, *[(B, T, H, K)] * 3)
+    changed = [x.at[:, 3:].multiply(-7.0) for x in (query, key, value)]
+    function = jax.jit(lambda *x: attend(*x, query_segments=SEGMENTS[:1], key_segments=SEGMENTS[:1]))
+    before, after = (np.asarray(function(*(x[:1] for x in xs))) for xs in ((query, key, value), changed))
+    np.testing.assert_array_equal(before[:, :3], after[:, :3])
+    assert not np.array_equal(before[:, 3:5], after[:, 3:5])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_row_of_padding_is_finite_and_so_is_its_gradient(dtype):
+    query, key, value = (x.astype(dtype) * 100 for x in draws(4, *[(B, T, H, K)] * 3))
+    none = jnp.zeros_like(SEGMENTS)
+
+    def total(*x):
+        return attend(*x, query_segments=none, key_segments=none).astype(jnp.float32).sum()
+
+    sum_, gradients = jax.value_and_grad(total, (0, 1, 2))(query, key, value)
+    assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (sum_, *gradients))
+
+
+def test_a_score_of_any_size_is_no_nan():
+    query, key, value = draws(5, *[(B, T, H, K)] * 3)
+    got = attend(query * 1e4, key * 1e4, value, query_segments=SEGMENTS, key_segments=SEGMENTS)
+    assert np.isfinite(np.asarray(got)).all()
+
+
+def test_dropout_keeps_the_share_that_its_bits_give():
+    # 0.9 x 65536 = 58982.4 -> 58982
+    assert keep_probability(0.1) == 58982 / 65536
+    kept = np.asarray(keep_mask(keys(4), (1000, 257), 0.1))
+    assert kept.shape == (4, 1000, 257)
+    for part in (kept, kept[..., :129], kept[..., 129:]):  # lower and upper halves of the words
+        p = 58982 / 65536
+        assert abs(part.mean() - p) < 4 * np.sqrt(p * (1 - p) / part.size)
+    both = (kept[..., :128] & kept[..., 129:]).mean()  # the halves of one word are independent
+    assert abs(both - p * p) < 4 * np.sqrt(p * p / kept[..., :128].size)
+
+
+def test_dropout_scales_by_the_probability_of_keeping():
+    x = jnp.ones((2, 64, 8))
+    got = np.asarray(dropout(keys(2), x, 0.25))
+    assert set(np.unique(got)) == {0.0, np.float32(1 / 0.75)}
+    np.testing.assert_array_equal(dropout(None, x, 0.25), x)
+    np.testing.assert_array_equal(dropout(keys(2), x, 0.0), x)
+
+
+def test_dropout_of_a_row_depends_on_its_key_alone():
+    x, *_ = draws(6, (4, 8, 8))
+    rows = keys(4)
+    order = jnp.array([2, 0, 3, 1])
+    np.testing.assert_array_equal(dropout(rows, x, 0.5)[order], dropout(rows[order], x[order], 0.5))
+    np.testing.assert_array_equal(dropout(rows, x, 0.5)[2:3], dropout(rows[2:3], x[2:3], 0.5))
+    assert not np.array_equal(keep_mask(rows, (64,), 0.5)[0], keep_mask(rows, (64,), 0.5)[1])
+
+
+def test_attention_dropout_has_the_mean_of_no_dropout():
+    query, key, value = (x[:1] for x in draws(7, *[(B, T, H, K)] * 3))
+    segments = SEGMENTS[:1]
+    without = attend(query, key, value, query_segments=segments, key_segments=segments)
+
+    def one(key_):
+        options = {"query_segments": segments, "key_segments": segments}
+        return attend(query, key, value, **options, dropout_keys=key_[None], dropout_rate=0.3)
+
+    many = np.asarray(jax.vmap(one)(keys(4000)))
+    np.testing.assert_allclose(many.mean(0), without, atol=5 * many.std() / np.sqrt(4000))
+
+
+def test_product_sums_in_float32_and_carries_the_gradient_in_the_type_of_its_operands():
+    # 257 ones: bfloat16 has no 257 and would give 256
+    x, y = jnp.ones((1, 257), jnp.bfloat16), jnp.ones((1, 257), jnp.bfloat16)
+    assert product("nd,vd->nv", x, y) == 257
+    gradient = jax.make_jaxpr(jax.grad(lambda x, y: product("nd,vd->nv", x, y).sum(), (0, 1)))(x, y)
+    operands = [v.aval.dtype for e in gradient.eqns if e.primitive.name == "dot_general" for v in e.invars]
+    assert operands
+    assert set(operands) == {jnp.dtype(jnp.bfloat16)}
+    x, y, g = draws(8, (2, 5, 3), (7, 3), (2, 5, 7))
+    for got, want in zip(
+        jax.vjp(lambda x, y: product("...d,vd->...v", x, y), x, y)[1](g),
+        (np.einsum("bnv,vd->bnd", g, y), np.einsum("bnv,bnd->vd", g, x)),
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,145 @@
+"""Hub checkpoints to parameters and back."""
+
+import dataclasses
+import functools
+import re
+from pathlib import Path
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mlm_jax import convert, tree
+from mlm_jax.config import ModelConfig
+from mlm_jax.models import build
+
+CONFIG = ModelConfig(layers=3, width=24, heads=3, hidden=40, max_positions=16)
+VOCAB = 100
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@functools.cache
+def golden() -> dict[str, np.ndarray]:
+    """The weights of a checkpoint as `transformers` names them."""
+    with np.load(Path(__file__).parent / "golden" / "bert.npz") as file:
+        return {name.removeprefix("weights/"): file[name] for name in file if name.startswith("weights/")}
+
+
+def from_hub(tensors: dict[str, np.ndarray], **changes: object) -> dict:
+    return convert.from_hub(tensors, dataclasses.replace(CONFIG, **changes), VOCAB)
+
+
+def same(one: object, two: object) -> bool:
+    return all(
+        a[0] == b[0] and a[1].dtype == b[1].dtype and a[1].tobytes() == b[1].tobytes()
+        for a, b in zip(tree.leaves(one), tree.leaves(two), strict=True)
+    )
+
+
+def test_there_and_back_is_bit_equal():
+    tensors = convert.to_hub(from_hub(golden()), CONFIG, VOCAB)
+    assert tensors.keys() == golden().keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == np.float32
+        assert tensor.flags.c_contiguous, name
+        np.testing.assert_array_equal(tensor, golden()[name], name)
+    assert same(from_hub(tensors), from_hub(golden()))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_fewer_layers_there_and_back(layers):
+    config = dataclasses.replace(CONFIG, layers=layers)
+    params = jax.tree.map(
+        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape).astype(np.float32),
+        jax.eval_shape(build(config, 128).init, jax.random.key(0, impl="threefry2x32")),
+    )
+    assert same(convert.from_hub(convert.to_hub(params, config, 128), config, 128), params)
+
+
+def test_axes_are_those_of_torch():
+    """torch's linear layer is x W^T + b, and head i has the rows i*k .. (i+1)*k-1 of W."""
+    params = from_hub(golden())
+    weight = golden()[QUERY].astype(np.float32)
+    kernel = params["body"]["0"]["attention"]["query"]["kernel"][1]
+    x = np.random.default_rng(0).normal(size=24).astype(np.float32)
+    np.testing.assert_allclose(np.einsum("d,dhk->hk", x, kernel)[2], (x @ weight.T)[16:24], rtol=1e-5)
+    out = golden()["bert.encoder.layer.2.attention.output.dense.weight"].astype(np.float32)
+    kernel = params["last"]["0"]["attention"]["out"]["kernel"]
+    np.testing.assert_allclose(np.einsum("hk,hkd->d", x.reshape(3, 8), kernel), x @ out.T, rtol=1e-4, atol=1e-6)
+    assert params["embeddings"]["word"]["table"].shape == (128, 24)
+    np.testing.assert_array_equal(params["embeddings"]["word"]["table"][VOCAB:], 0)
+
+
+def test_a_checkpoint_of_16_bits_becomes_float32():
+    tensors = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in golden().items()}
+    assert {leaf.dtype for _, leaf in tree.leaves(from_hub(tensors))} == {np.dtype(np.float32)}
+
+
+def rename(pattern: str, replacement: str) -> dict[str, np.ndarray]:
+    return {re.sub(pattern, replacement, name): tensor for name, tensor in golden().items()}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        rename(r"^bert\.", ""),
+        rename(r"LayerNorm\.weight$", "LayerNorm.gamma"),
+        rename(r"LayerNorm\.bias$", "LayerNorm.beta"),
+        rename(r"^cls\.predictions\.bias$", "cls.predictions.decoder.bias"),
+        golden() | {"cls.predictions.decoder.weight": golden()["bert.embeddings.word_embeddings.weight"]},
+        golden() | {"bert.pooler.dense.weight": np.zeros((24, 24)), "cls.seq_relationship.bias": np.zeros(2)},
+        golden() | {"bert.embeddings.position_ids": np.arange(16)[None]},
+    ],
+    ids=["prefix", "gamma", "beta", "decoder bias", "decoder", "pooler", "position ids"],
+)
+def test_other_names_of_the_same(tensors):
+    assert same(from_hub(tensors), from_hub(golden()))
+
+
+def test_a_missing_name_is_named():
+    tensors = {name: tensor for name, tensor in golden().items() if name != QUERY}
+    with pytest.raises(convert.NamesError, match=rf"missing: {re.escape(QUERY)}; unexpected: none"):
+        from_hub(tensors)
+
+
+def test_an_unexpected_name_is_named():
+    with pytest.raises(convert.NamesError, match=r"missing: none; unexpected: bert.encoder.rotary.weight"):
+        from_hub(golden() | {"bert.encoder.rotary.weight": np.zeros(2)})
+
+
+def test_another_number_of_layers_is_refused():
+    with pytest.raises(convert.NamesError, match=r"unexpected: bert\.encoder\.layer\.2\."):
+        from_hub(golden(), layers=2)
+    with pytest.raises(convert.NamesError, match=r"missing: bert\.encoder\.layer\.3\."):
+        from_hub(golden(), layers=4)
+
+
+def test_one_tensor_under_two_names_is_refused():
+    name = "bert.embeddings.LayerNorm.weight"
+    with pytest.raises(
+        convert.NamesError, match=r"bert\.embeddings\.LayerNorm\.weight and embeddings\.LayerNorm\.gamma"
+    ):
+        from_hub(golden() | {"embeddings.LayerNorm.gamma": golden()[name]})
+
+
+def test_an_untied_decoder_is_refused():
+    other = golden()["bert.embeddings.word_embeddings.weight"] + 1
+    with pytest.raises(ValueError, match=r"decoder\.weight differs from bert\.embeddings\.word_embeddings\.weight"):
+        from_hub(golden() | {"cls.predictions.decoder.weight": other})
+
+
+def test_another_shape_is_refused_with_both_shapes():
+    name = "bert.embeddings.word_embeddings.weight"
+    with pytest.raises(
+        ValueError, match=r"word_embeddings\.weight has shape \(101, 24\), the config makes \(100, 24\)"
+    ):
+        from_hub(golden() | {name: np.zeros((101, 24))})
+    with pytest.raises(ValueError, match=r"\(24, 40\), the config makes \(24, 48\)"):
+        from_hub(golden(), hidden=48)
+
+
+def test_a_parameter_that_the_table_does_not_know_is_an_error():
+    params = from_hub(golden()) | {"pooler": {"kernel": np.zeros(2)}}
+    with pytest.raises(KeyError, match="pooler/kernel"):
+        convert.to_hub(params, CONFIG, VOCAB)
