@@ -6,7 +6,8 @@ from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Most of the suite's time is compilation of small programs: optimise little, and compile each program once.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
 
 import jax
 

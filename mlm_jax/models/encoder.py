@@ -54,7 +54,7 @@ def assemble(
         def draw(name: str, number: Int[Array, ""] | int) -> Params:
             return parts[name].draw(jax.random.fold_in(key, number), config.initializer_range)
 
-        layers = jax.vmap(lambda depth: draw("layer", 2 + depth))(jnp.arange(config.layers))
+        layers = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
         return {
             "embeddings": draw("embeddings", 0),
             "first": {},

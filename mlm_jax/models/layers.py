@@ -1,6 +1,7 @@
 """Parts that every encoder is made of. Parameters are float32; the computation runs in the type of the weights it is
 given, with sums over many values in float32."""
 
+import functools
 import math
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from mlm_jax import sharding
 from mlm_jax.config import ModelConfig
 
 VOCAB_MULTIPLE = 128  # the vocabulary is filled up to it: a TPU works in lanes of 128, and a mesh axis divides it
@@ -39,7 +41,8 @@ class Draws:
 
     @classmethod
     def from_key(cls, key: Key[Array, ""], number: int, deviation: float) -> "Draws":
-        return cls(deviation * jax.random.truncated_normal(key, -2, 2, (number,), jnp.float32))
+        drawn = deviation * jax.random.truncated_normal(key, -2, 2, (number,), jnp.float32)
+        return cls(sharding.constrain(drawn, None))  # whole on every device: slices of a sharded pool would be too
 
 
 def add_bias(x: Float[Array, "..."], bias: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -80,6 +83,10 @@ class Linear(nnx.Module):
         return add_bias(jnp.einsum(self.spec, x, self.kernel[...]), self.bias[...])
 
 
+# For what reads less than it would keep for the backward pass, and costs next to nothing to compute again there.
+recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+
+
 class Norm(nnx.Module):
     """Layer normalisation of a sum over its last axis, in float32. Layer Normalization (2016), section 3."""
 
@@ -90,14 +97,21 @@ class Norm(nnx.Module):
 
     def __call__(self, *terms: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         """The terms are added in float32; the result has the type of the first."""
-        x = sum(term.astype(jnp.float32) for term in terms)
-        centred = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
-        scale, bias = (jnp.broadcast_to(leaf[...].astype(jnp.float32), x.shape) for leaf in (self.scale, self.bias))
-        return (normed * scale + bias).astype(terms[0].dtype)
+        normed = recomputed(functools.partial(_normalise, self.epsilon))(self.scale[...], self.bias[...], *terms)
+        return normed.astype(terms[0].dtype)
 
 
+def _normalise(
+    epsilon: float, scale: Float[Array, "d"], bias: Float[Array, "d"], *terms: Float[Array, "*b d"]
+) -> Float[Array, "*b d"]:
+    x = sum(term.astype(jnp.float32) for term in terms)
+    centred = x - x.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32), x.shape) for leaf in (scale, bias))
+    return centred * jax.lax.rsqrt(variance + epsilon) * scale + bias
+
+
+@recomputed
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x times the normal distribution function of x, exact. Gaussian Error Linear Units (2016), section 2."""
     wide = x.astype(jnp.float32)
