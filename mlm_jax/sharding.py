@@ -92,11 +92,13 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def at_use(subtree: tree.PyTree, prefix: str, dtype: jax.typing.DTypeLike) -> tree.PyTree:
     """The parameters of one layer as they enter the computation: cast, then gathered over the fsdp axis.
 
-    Cast first, so that what travels is half as large. `prefix` is the path of the subtree; leaves have no layer axis.
+    Cast first, so that what travels is half as large. Biases and norm scales stay float32: they are small, and a scale
+    of 1.001 would be 1 in bfloat16. `prefix` is the path of the subtree; leaves have no layer axis.
     """
 
     def use(path: str, leaf: jax.Array) -> jax.Array:
-        leaf = leaf.astype(dtype)
+        if not path.endswith(("bias", "scale")):
+            leaf = leaf.astype(dtype)
         if jax.sharding.get_abstract_mesh().empty:
             return leaf
         rules = tuple(rule for rule in _RULES.get() if rule[1] != "fsdp")

@@ -106,9 +106,7 @@ def assemble(
 
     def logits(params: Params, hidden: Float[Array, "*b d"]) -> Float[Array, "*b v"]:
         """Logits f32[*b,v]; columns at and above vocab_size have probability 0."""
-        # The bias is added to float32 sums; it is not rounded before.
         weights = sharding.at_use(params["head"], "head", dtype)
-        weights |= sharding.at_use({"bias": params["head"]["bias"]}, "head", jnp.float32)
         word = sharding.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
         out = nnx.merge(parts["head"].graph, weights)(hidden, word["table"])
         return sharding.constrain(out, "batch", *(None,) * (out.ndim - 2), "vocab")
