@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -97,22 +98,25 @@ def keep_freed_memory() -> None:
     mallopt(trim_threshold, 2**31 - 1)
 
 
-def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool) -> tuple[Path, dict]:
+def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Callable) -> tuple[Path, dict]:
     """The folder of rows and its manifest; process 0 prepares them where that is due, the others wait.
 
     A run that has a checkpoint keeps the rows that it has seen, and a folder that the config names is taken as it is,
-    whatever became of the sources.
+    whatever became of the sources; `say` warns where they changed.
     """
     import jax
     from jax.experimental import multihost_utils
 
     folder = config_module.rows_folder(config, workdir)
     if jax.process_index() == 0:
-        from mlm_jax.prepare import prepare
+        from mlm_jax.prepare import changes, prepare
 
         given = config.data.rows and (folder / records.MANIFEST).exists()
         if not (has_checkpoint or given):
             prepare(config, folder)
+        elif not given:
+            for change in changes(config, records.read_manifest(folder)):
+                say(f"warning: the rows stay as they are, made before this changed: {change}")
     multihost_utils.sync_global_devices("rows")
     return folder, records.read_manifest(folder)
 
@@ -130,7 +134,7 @@ def train(config: Config, workdir: Path) -> int:
     first = jax.process_index() == 0
     progress = metrics.Progress(config.steps, active=first)
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
-    folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None)
+    folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))

@@ -110,6 +110,21 @@ def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_pa
     assert (straight / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_with_a_checkpoint_keeps_its_rows_and_says_what_changed(straight, text, tmp_path, capfd):
+    manifest = (straight / "rows" / "manifest.json").read_bytes()
+    before = text.read_bytes()
+    try:
+        text.write_bytes(before + b'{"text": "One more."}\n')
+        assert main(command(text, straight, "--config.data.holdout=0.2")) == 0
+    finally:
+        text.write_bytes(before)
+    said = capfd.readouterr().err
+    assert (
+        "holdout was 0.1, is 0.2" in said and f"1 files of {len(before):,} bytes, is 1 of {len(before) + 22:,}" in said
+    )
+    assert (straight / "rows" / "manifest.json").read_bytes() == manifest
+
+
 @pytest.mark.parametrize(
     "flags, says",
     [

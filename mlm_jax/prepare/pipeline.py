@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -112,6 +113,28 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
                 manifest = _build(Job(config, corpora, build, workers, progress))
             write_json(build / MANIFEST, {"format": FORMAT, "fingerprint": fingerprint, "options": options, **manifest})
         return publish(build, folder)
+
+
+def changes(config: Config, manifest: dict) -> list[str]:
+    """What the config asks for that is not what rows were made of: options, and files by number and size.
+
+    A quick look that never fails: contents are not read, and a source that is gone is a change like another.
+    """
+    asked, made = _options(config), manifest["options"]
+    found = [f"{key} was {made.get(key)!r}, is {asked[key]!r}" for key in asked if asked[key] != made.get(key)]
+    for corpus in manifest["corpora"]:
+        source, inputs = corpus["source"], corpus["inputs"]
+        if source == pydoc.NAME:
+            continue
+        try:
+            sizes = [os.path.getsize(file.path) for file in sources.find_files(source)]
+        except (ConfigError, OSError):
+            found.append(f"{source} is gone")
+            continue
+        if (len(sizes), sum(sizes)) != (inputs["files"], inputs["bytes"]):
+            before = f"{inputs['files']} files of {inputs['bytes']:,} bytes"
+            found.append(f"{source} was {before}, is {len(sizes)} of {sum(sizes):,}")
+    return found
 
 
 def _find(number: int, source: str) -> Corpus:
