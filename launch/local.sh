@@ -21,8 +21,9 @@ pids=()
 end_all() { kill "${pids[@]}" 2>/dev/null || true; }
 trap end_all INT TERM EXIT
 
+IFS=, read -ra gpus <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((processes - 1)))}"
 for ((i = 0; i < processes; i++)); do
-  JAX_NUM_CPU_DEVICES=${DEVICES:-1} CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-$i} \
+  JAX_NUM_CPU_DEVICES=${DEVICES:-1} CUDA_VISIBLE_DEVICES=${gpus[i]:-} \
     "$python" -m mlm_jax.train "$@" \
     --coordinator_address="127.0.0.1:$port" --num_processes="$processes" --process_id="$i" &
   pids+=($!)

@@ -48,6 +48,8 @@ def problem(folder: Path) -> str | None:
         listed = json.loads((folder / FILES).read_text(encoding="utf-8"))
     except ValueError:
         return f"its {FILES} is damaged"
+    if not listed:
+        return f"its {FILES} is empty"
     for name, (size, digest) in listed.items():
         path = folder / name
         if not path.is_file():
@@ -97,6 +99,8 @@ def load_model(path: str | Path, step: int | None = None) -> tuple[Model, tree.P
     if found is None or found not in steps_in(workdir):
         which = "no whole checkpoint" if step is None else f"no checkpoint of step {step}, but of {steps_in(workdir)}"
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
+    if step is not None and (found_wrong := problem(folder_of(workdir, step))):
+        raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     model = build(config.model, config.model.vocab_size or tokenizer.size)
     return model, read_part(workdir, found, "params", here), tokenizer

@@ -7,6 +7,8 @@ Nothing here imports jax, so that a mistake is reported before any device is tou
 import dataclasses
 import json
 import math
+import os
+import re
 import types
 import typing
 from pathlib import Path
@@ -171,10 +173,11 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def capacity(row_length: int, max_rate: float) -> int:
-    """Slots m for selected tokens of a row of `row_length` tokens, at rates up to `max_rate`."""
+def capacity(mask: MaskConfig, row_length: int, max_segments: int) -> int:
+    """Slots m for selected tokens of a row: for the largest rate, a margin, and the least of each segment."""
+    rate = mask.rate if mask.max_rate is None else mask.max_rate
     # 1e-9: 0.15 * 20 is 3.0000000000000004 in floating point, and its ceiling must be 3
-    wanted = math.ceil(max_rate * row_length - 1e-9) + math.ceil(row_length / 32)
+    wanted = math.ceil(rate * row_length - 1e-9) + math.ceil(row_length / 32) + mask.min_per_segment * max_segments
     return min(row_length, round_up(wanted, 8))
 
 
@@ -196,7 +199,7 @@ def check(config: Config, devices: int, processes: int = 1, manifest: dict | Non
         microbatch=microbatch,
         rows_per_device=microbatch // (mesh["data"] * mesh["fsdp"]),
         tokens_per_step=config.batch_size * config.row_length,
-        capacity=capacity(config.row_length, config.mask.max_rate or config.mask.rate),
+        capacity=capacity(config.mask, config.row_length, config.data.max_segments),
         warmup_steps=round(config.optimizer.warmup * config.steps),
     )
     if manifest is None:
@@ -263,12 +266,10 @@ AT_LEAST = {
     "model.hidden": 1,
     "model.max_positions": 1,
     "model.types": 1,
-    "model.norm_epsilon": 0.0,
     "model.initializer_range": 0.0,
     "model.unroll": 1,
     "optimizer.learning_rate": 0.0,
     "optimizer.step_every": 1,
-    "optimizer.epsilon": 0.0,
     "optimizer.weight_decay": 0.0,
     "optimizer.clip_norm": 0.0,
     "checkpoint.every_steps": 1,
@@ -306,6 +307,12 @@ def _check_ranges(config: Config) -> None:
     for key, least in AT_LEAST.items():
         if not (get(config, key) >= least and math.isfinite(get(config, key))):
             raise ConfigError(f"config.{key}", get(config, key), f"must be at least {least}")
+    for key in ("optimizer.epsilon", "model.norm_epsilon"):
+        if not 0 < get(config, key) < math.inf:
+            raise ConfigError(f"config.{key}", get(config, key), "must be greater than 0")
+    for key in ("seed", "evaluate.seed"):
+        if get(config, key) >= 1 << 32:
+            raise ConfigError(f"config.{key}", get(config, key), "must be less than 2**32")
     for key, one_allowed in SHARES.items():
         value = get(config, key)
         if value is not None and not (0 <= value < 1 or (one_allowed and value == 1)):
@@ -321,6 +328,12 @@ def _check_ranges(config: Config) -> None:
     for pattern, rate in config.optimizer.groups:
         if rate < 0:
             raise ConfigError("config.optimizer.groups", (pattern, rate), "a learning rate cannot be negative")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError("config.optimizer.groups", pattern, f"is no regular expression: {error}") from None
+    if config.optimizer.groups and not config.optimizer.learning_rate:
+        raise ConfigError("config.optimizer.learning_rate", 0.0, "must be greater than 0 where optimizer.groups is set")
     if config.optimizer.groups and config.optimizer.layer_decay != 1:
         raise ConfigError(
             "config.optimizer.layer_decay", config.optimizer.layer_decay, "must be 1 where optimizer.groups is set"
@@ -331,6 +344,8 @@ def _check_data(config: Config) -> None:
     data = config.data
     if not data.sources:
         raise ConfigError("config.data.sources", (), "name at least one source, such as ('builtin:pydoc',)")
+    if any(not source.strip() for source in data.sources):
+        raise ConfigError("config.data.sources", data.sources, "a source has no name")
     if data.weights and len(data.weights) != len(data.sources):
         fix = f"give one weight for each of the {len(data.sources)} sources, or none"
         raise ConfigError("config.data.weights", data.weights, fix)
@@ -356,15 +371,30 @@ def _mesh_shape(config: Config, devices: int) -> dict[str, int]:
         shape[axis] = devices // fixed
     elif fixed != devices:
         raise ConfigError("config.mesh", shape, f"the axes hold {fixed} devices, {devices} are present")
-    names = set(shape)
-    for logical, axis in config.mesh.rules:
-        if axis not in names:
-            raise ConfigError("config.mesh.rules", (logical, axis), f"mesh axes are {', '.join(sorted(names))}")
+    _check_rules(config.mesh.rules, tuple(shape))
     return shape
+
+
+LOGICAL_AXES = ("width", "heads", "hidden", "vocab")  # `width` stands with each of the others in some parameter
+
+
+def _check_rules(rules: tuple[tuple[str, str], ...], axes: tuple[str, ...]) -> None:
+    key, table = "config.mesh.rules", dict(rules)
+    for logical, axis in rules:
+        if axis not in axes:
+            raise ConfigError(key, (logical, axis), f"mesh axes are {', '.join(axes)}")
+        if logical not in LOGICAL_AXES:
+            raise ConfigError(key, (logical, axis), f"logical axes are {', '.join(LOGICAL_AXES)}")
+        if logical != "width" and axis == table.get("width"):
+            raise ConfigError(key, (logical, axis), f"some parameters would have {axis} twice: width has it already")
+    if len(table) != len(rules):
+        raise ConfigError(key, rules, "a logical axis stands twice")
 
 
 def _check_model(config: Config, mesh: dict[str, int]) -> None:
     model = config.model
+    if model.vocab_size is not None and model.vocab_size < 1:
+        raise ConfigError("config.model.vocab_size", model.vocab_size, "must be at least 1")
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
     if model.max_positions < config.row_length:
@@ -408,6 +438,10 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     for name in ("unk", "pad"):
         if tokenizer["mask"] == tokenizer[name]:
             raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
+    weights = config.data.weights
+    if weights and len(weights) != len(manifest["corpora"]):
+        fix = f"the rows hold {len(manifest['corpora'])} corpora; give one weight for each, or none"
+        raise ConfigError("config.data.weights", weights, fix)
     train = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
     held_out = sum(corpus["splits"]["eval"]["rows"] for corpus in manifest["corpora"])
     for corpus in manifest["corpora"]:
@@ -425,7 +459,17 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
 
 def rows_folder(config: Config, workdir: Path) -> Path:
     """Where the prepared rows of a run lie."""
-    return Path(config.data.rows) if config.data.rows else workdir / "rows"
+    return Path(config.data.rows).expanduser() if config.data.rows else workdir / "rows"
+
+
+def check_writable(workdir: Path) -> None:
+    """Makes the folder of a run. Raises ConfigError where that or writing there is not possible."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("workdir", str(workdir), f"cannot be made: {error.strerror}") from None
+    if not os.access(workdir, os.W_OK):
+        raise ConfigError("workdir", str(workdir), "cannot be written to")
 
 
 def to_json(config: Config) -> str:
@@ -457,5 +501,10 @@ def _tuples(value: object) -> object:
 
 
 def load(path: str | Path) -> Config:
-    """Reads a `config.json` as a run writes it."""
-    return from_json(Path(path).read_text(encoding="utf-8"))
+    """Reads a `config.json` as a run writes it. Raises ConfigError."""
+    try:
+        return from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("workdir", str(path), f"is no config of a run: {error}") from None

@@ -141,7 +141,7 @@ class Mixture(grain.transforms.DatasetSelectionMap):
     def __init__(self, shares: Sequence[int], lengths: Sequence[int]):
         self.shares = tuple(shares)
         total = sum(shares)
-        self.length = min(2**62, *(length * total // share for length, share in zip(lengths, shares)))
+        self.length = min(2**62, *(length * total // share for length, share in zip(lengths, shares, strict=True)))
 
     def __len__(self) -> int:
         return self.length

@@ -123,5 +123,8 @@ def set_names(sources: Sequence[str]) -> list[str]:
     for source in sources:
         last = re.split(r"[/:\\]", source.rstrip("/"))[-1].split(".")[0]
         name = re.sub(r"[^\w-]+", "-", last).strip("-") or "text"
-        names.append(name if name not in names else f"{name}-{len(names)}")
+        number, free = 2, name
+        while free in names:
+            number, free = number + 1, f"{name}-{number}"
+        names.append(free)
     return names

@@ -23,7 +23,11 @@ class Arguments:
         self.config = config
         self.rest = rest
         self._values = values
-        self.workdir = Path(values["workdir"].value or default_workdir)
+        self.workdir = Path(values["workdir"].value or default_workdir).expanduser()
+
+    def given(self, name: str) -> bool:
+        """Whether a flag of this name stands on the command line."""
+        return bool(self._values[name].present)
 
     def __getattr__(self, name: str):
         return self._values[name].value
@@ -52,11 +56,15 @@ def parse(
         _check_config_file(path)
     try:
         rest = values(line)[1:]
-    except KeyError as error:  # how ml_collections reports a field that does not exist
-        raise Usage(f"{_guilty_flag(argv, str(error))}: {error.args[0]!s}") from None
-    except (flags.Error, ValueError, TypeError) as error:
-        raise Usage(str(error).replace("flag --config.", "--config.")) from None
-    config = values["config"].value
+        config = values["config"].value
+        if needs_config:
+            vars(config)  # an error in the config file shows when its result is looked at
+    except flags.Error as error:
+        raise Usage(_last_line(error).replace("flag --config.", "--config.")) from None
+    except Exception as error:  # a field that does not exist, or whatever a config file does
+        if isinstance(error, KeyError) and "not found on dataclass" in str(error):
+            raise Usage(f"{_guilty_flag(argv, str(error))}: {error.args[0]}") from None
+        raise Usage(f"--config={path}: {_last_line(error)}") from None
     if needs_config and not isinstance(config, Config):
         raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
     return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
@@ -82,6 +90,12 @@ def _check_config_file(path: str) -> None:
         raise Usage("--config=FILE is missing, such as --config=configs/tiny.py")
     if not Path(path).is_file():
         raise ConfigError("--config", path, "there is no such file")
+
+
+def _last_line(error: Exception) -> str:
+    """What a message comes to; ml_collections puts a traceback before it."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _guilty_flag(argv: list[str], error: str) -> str:

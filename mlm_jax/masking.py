@@ -32,7 +32,7 @@ def mask(
       key: the mask root, the same for every step; rows are told apart by `batch.row` and `batch.visit`.
       batch: rows of t tokens; all leading axes are mapped over.
       vocabulary: static. Special ids are never selected; random replacements are drawn from the ordinary ids.
-      config: static. `max_rate` (or `rate`) sets the number of slots m.
+      config: static. `config.capacity` gives the number of slots m.
       rate: share of the maskable tokens, a number or a traced scalar between 0 and max_rate.
 
     Returns:
@@ -43,7 +43,7 @@ def mask(
     probability (tokens left over) / (its length), so that whole words keep the mean too. A row with a budget of which
     nothing was taken takes its first unit. Above m tokens whole units are dropped, last in keyed order first.
     """
-    m = capacity(batch.tokens.shape[-1], config.max_rate or config.rate)
+    m = capacity(config, batch.tokens.shape[-1], batch.firsts.shape[-1])
 
     def one_row(tokens, segments, word_starts, row, visit, weight):
         row_key = jax.random.fold_in(jax.random.fold_in(key, row), visit)

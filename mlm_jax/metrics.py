@@ -15,23 +15,6 @@ from typing import SupportsFloat
 import numpy as np
 
 Number = SupportsFloat  # a Python number, or a numpy or device scalar
-Pairs = Mapping[str, tuple[Number, Number]]  # name -> (sum, count)
-
-
-class Totals:
-    """Sums and counts by name, added up over batches in double precision."""
-
-    def __init__(self):
-        self.pairs: dict[str, tuple[float, float]] = {}
-
-    def add(self, pairs: Pairs) -> None:
-        for name, (total, count) in pairs.items():
-            old_total, old_count = self.pairs.get(name, (0.0, 0.0))
-            self.pairs[name] = (old_total + float(total), old_count + float(count))
-
-    def means(self) -> dict[str, float]:
-        """sum / count of each name; NaN where nothing was counted."""
-        return {name: total / count if count else math.nan for name, (total, count) in self.pairs.items()}
 
 
 class JsonLines:

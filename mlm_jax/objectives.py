@@ -12,12 +12,11 @@ from mlm_jax.models import Model
 
 
 class Objective(NamedTuple):
-    """`needs`: which hidden states it reads, `selected` (Masked.indices). `count(batch, masked)` -> f32[].
+    """Reads the hidden states at Masked.indices. `count(batch, masked)` -> f32[].
 
     `sums(model, params, encoded, batch, masked)` -> {"loss": f32[], "accuracy": f32[]}, to be divided by the count.
     """
 
-    needs: str
     count: Callable
     sums: Callable
 
@@ -45,4 +44,4 @@ def _mlm_sums(
     return {"loss": (losses * masked.weights).sum(), "accuracy": (hits * masked.weights).sum()}
 
 
-OBJECTIVES = {"mlm": Objective("selected", _mlm_count, _mlm_sums)}
+OBJECTIVES = {"mlm": Objective(_mlm_count, _mlm_sums)}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mlm_jax.config import ConfigError
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 
@@ -156,11 +158,15 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_manifest(folder: str | Path) -> dict:
-    """The manifest of a folder of rows. Raises FileNotFoundError, or ValueError for another format."""
+    """The manifest of a folder of rows. Raises ConfigError where there is none of this format."""
     path = Path(folder) / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT}; run prepare again")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        found = manifest["format"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError("config.data.rows", str(path), f"is no manifest of rows: {error}") from None
+    if found != FORMAT:
+        raise ConfigError("config.data.rows", str(path), f"has format {found!r}, not {FORMAT}: prepare again")
     return manifest
 
 

@@ -45,7 +45,7 @@ def fill_of(manifest: dict) -> float:
 
 
 def rates_by_layer(rates: list[tuple]) -> list[str]:
-    """One line for neighbouring layers that have the same rates and decays; the whole table is in `rates`."""
+    """One line for neighbouring layers that have the same rates and decays; the whole table is in `print_config`."""
     layers: dict[str, list[tuple]] = {}
     for path, rate, decay, size in rates:
         part, *rest = path.split("/")
@@ -68,18 +68,11 @@ def rates_by_layer(rates: list[tuple]) -> list[str]:
     return shown
 
 
-def rates_table(rates: list[tuple]) -> str:
-    """Every parameter's path, peak learning rate, weight decay and size."""
-    width = max(len(row[0]) for row in rates)
-    head = f"{'parameter':{width}}  {'rate':>10}  {'decay':>6}  {'values':>12}"
-    rows = (f"{path:{width}}  {rate:10.4g}  {decay:6.3g}  {size:12,}" for path, rate, decay, size in rates)
-    return "\n".join([head, *rows])
-
-
-def print_config(config: Config, derived: Derived) -> str:
-    """The whole config and all derived numbers, as JSON."""
-    both = {"config": dataclasses.asdict(config), "derived": dataclasses.asdict(derived)}
-    return json.dumps(both, indent=2)
+def print_config(config: Config, derived: Derived, rates: list[tuple]) -> str:
+    """The whole config, all derived numbers, and every parameter's peak learning rate and decay, as JSON."""
+    table = {path: {"learning_rate": rate, "weight_decay": decay, "values": size} for path, rate, decay, size in rates}
+    shown = {"config": dataclasses.asdict(config), "derived": dataclasses.asdict(derived), "parameters": table}
+    return json.dumps(shown, indent=2)
 
 
 def evaluation_line(name: str, result: dict[str, float | int]) -> str:
@@ -133,10 +126,14 @@ class Logbook:
     def evaluation(self, number: int, results: dict[str, dict]) -> None:
         """Writes and shows the results of each held-out set; the time since `flush` does not count as training."""
         self.throughput.exclude(time.monotonic() - self.resumed_at)
+        if not results:  # no held-out rows
+            return
         named = {f"eval/{name}/{key}": value for name, result in results.items() for key, value in result.items()}
         self.log.write({"step": number, **named})
         for name, result in results.items():
             self.progress.message(f"step {number:,}  {evaluation_line(name, result)}")
+            if not math.isfinite(result["loss"]):
+                raise FloatingPointError(f"step {number}: the loss on {name} is {result['loss']}")
 
     def close(self) -> None:
         self.log.close()
@@ -168,7 +165,8 @@ class Logbook:
                 "train/mlm/accuracy": values["mlm/accuracy"],
             }
         )
-        if not math.isfinite(values["loss"]):
-            raise FloatingPointError(f"step {number}: the loss is {values['loss']}")
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(values[name]):
+                raise FloatingPointError(f"step {number}: {name} is {values[name]}")
         left = self.throughput.seconds_left(self.config.steps - number)
         self.progress.update(number, values["loss"], values["learning_rate"], speed, left)

@@ -159,7 +159,7 @@ class Tokenizer:
         for number, part in enumerate(parts):
             glued = number > 0 and not part[:1].isspace()
             processor = self._glued if glued else self._processor
-            ids += [self.mask] * (number > 0) + processor.encode(clean(part))
+            ids += [self.mask] * (number > 0) + processor.encode(" ".join(clean(part).split()))
         return ids
 
     @functools.cached_property

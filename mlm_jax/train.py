@@ -9,7 +9,6 @@ import ctypes
 import dataclasses
 import functools
 import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,15 +56,20 @@ def run(arguments: Arguments) -> int:
 
     config, workdir = arguments.config, arguments.workdir
     derived = config_module.check(config, jax.device_count(), jax.process_count())
-    if arguments.print_config:
-        from mlm_jax import report
+    from mlm_jax import optim, report
+    from mlm_jax.models import build
 
+    asked = config.model.vocab_size or config.tokenizer.vocab_size
+    shapes = jax.eval_shape(build(config.model, asked).init, jax.random.key(0))
+    rates = optim.table(shapes, config.optimizer)  # finds a parameter that no group names
+    if arguments.print_config:
         folder = config_module.rows_folder(config, workdir)
         if (folder / records.MANIFEST).exists():
             manifest = records.read_manifest(folder)
             derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-        print(report.print_config(config, derived))
+        print(report.print_config(config, derived, rates))
         return 0
+    config_module.check_writable(workdir)
     return train(config, workdir)
 
 
@@ -75,12 +79,14 @@ def start_jax(arguments: Arguments) -> None:
         keep_freed_memory()
     import jax
 
-    if arguments.coordinator_address:
-        jax.distributed.initialize(arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    try:
-        jax.devices()
-    except RuntimeError as error:
-        raise ConfigError("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""), str(error).split("\n")[0]) from None
+    from mlm_jax.sharding import require_devices
+
+    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    if any(flag is not None for flag in several):
+        if None in several:
+            raise Usage("--coordinator_address, --num_processes and --process_id go together")
+        jax.distributed.initialize(*several)
+    require_devices()
 
 
 def keep_freed_memory() -> None:
@@ -154,6 +160,8 @@ def train(config: Config, workdir: Path) -> int:
             now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
     else:
         done = checkpoints.latest
+        if done > config.steps:
+            raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
         rows_read = position(read_meta(workdir, done), facts, workdir)
         now = checkpoints.restore(done, target)
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
@@ -161,7 +169,6 @@ def train(config: Config, workdir: Path) -> int:
         return finish(checkpoints, done, config, workdir, progress)
     if first:
         metrics.truncate(workdir / "metrics.jsonl", done)
-        workdir.mkdir(parents=True, exist_ok=True)
         (workdir / "config.json").write_text(config_module.to_json(config) + "\n", encoding="utf-8")
         tokenizer.save(workdir / "tokenizer")
 

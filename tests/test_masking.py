@@ -67,7 +67,7 @@ def oracle(batch, vocabulary, config, rate):
         if not taken and (integer_rate * total + rounding) >> 16 > 0:
             taken = words[:1]
         taken.sort(key=lambda word: (order[word[0]] & ~low, word[0]))
-        slots, kept = capacity(t, config.max_rate or config.rate), []
+        slots, kept = capacity(config, t, batch.firsts.shape[1]), []
         for word in taken:
             if len(kept) + len(word) > slots:
                 break
@@ -107,12 +107,12 @@ def test_least_tokens_of_a_segment(least):
 
 
 def test_whole_words_are_dropped_above_the_capacity():
-    # eight segments of one word of four: each segment's budget is 0 or 1, refused or taken whole, 4 at a time
-    rows = random_batch(seed=7, b=64, t=64, max_segments=16, word_rate=0.15)
-    config = MaskConfig(rate=0.06, min_per_segment=1)
+    # many segments of few long words: each takes a whole word for a budget of 0 or 1, and together too much
+    rows = random_batch(seed=7, b=256, t=64, max_segments=16, word_rate=0.15)
+    config = MaskConfig(rate=0.06)
     masked = run(rows, vocabulary(), config)
     counts = np.asarray(masked.selected.sum(-1))
-    assert capacity(64, 0.06) == 8 and counts.max() <= 8
+    assert capacity(config, 64, 16) == 8 and counts.max() <= 8
     without = oracle(rows, vocabulary(), dataclasses.replace(config, max_rate=1.0), config.rate)
     assert sum(map(len, without)) > counts.sum()
     for i, positions in enumerate(oracle(rows, vocabulary(), config, 0.06)):
@@ -286,7 +286,10 @@ def test_weight_of_the_row_is_the_weight_of_its_targets():
 
 
 def test_capacity():
-    assert [capacity(512, 0.15), capacity(128, 0.15), capacity(20, 0.15), capacity(64, 1.0)] == [96, 24, 8, 64]
+    slots = [capacity(MaskConfig(rate=rate), t, 4) for t, rate in ((512, 0.15), (128, 0.15), (20, 0.15), (64, 1.0))]
+    assert slots == [96, 24, 8, 64]
+    assert capacity(MaskConfig(rate=0.15, min_per_segment=2), 512, 32) == 160
+    assert capacity(MaskConfig(rate=0.0, max_rate=0.0), 512, 32) == 16
 
 
 def test_hashes_by_hand():

@@ -1,21 +1,11 @@
 import io
 import json
-import math
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mlm_jax import metrics
-
-
-def test_totals_divide_sums_by_counts():
-    totals = metrics.Totals()
-    totals.add({"loss": (4.0, 1), "accuracy": (0, 0)})
-    totals.add({"loss": (np.float32(3.0), jnp.int32(3))})
-    means = totals.means()
-    assert means["loss"] == 1.75  # the mean of the means would be 2.5
-    assert math.isnan(means["accuracy"])
 
 
 def test_lines_are_valid_json_and_flushed(tmp_path):

@@ -3,13 +3,15 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from mlm_jax import report
-from mlm_jax.cli import fill_mask
+from mlm_jax.checkpoint import newest, steps_in
+from mlm_jax.cli import fill_mask, prepare
 from mlm_jax.evaluate import set_names
 from mlm_jax.train import main
 
@@ -108,6 +110,49 @@ def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_pa
     assert main(command(text, straight)) == 0
     assert "done: 12 of 12 steps" in capfd.readouterr().err
     assert (straight / "metrics.jsonl").read_bytes() == before
+    more = tmp_path / "more"
+    shutil.copytree(straight, more)
+    # with another accumulation: the rows and masks of the steps after do not change by it
+    assert main(command(text, more, "--config.steps=14", "--config.accumulation=1")) == 0
+    assert (more / "metrics.jsonl").read_bytes().startswith(before)
+    steps = steps_of(more)
+    assert list(steps) == list(range(1, 15))
+    assert steps[14]["epoch"] == pytest.approx(steps[12]["epoch"] * 14 / 12)
+
+
+def test_prepare_leaves_the_rows_of_a_run_alone(straight, text, capfd):
+    manifest = (straight / "rows" / "manifest.json").read_bytes()
+    assert prepare.main(command(text, straight)) == 0
+    assert prepare.main(command(text, straight, "--config.data.holdout=0.3")) == 2
+    assert "holdout was 0.1, is 0.3" in capfd.readouterr().err
+    assert (straight / "rows" / "manifest.json").read_bytes() == manifest
+
+
+def test_a_damaged_checkpoint_is_never_loaded(straight, tmp_path, capfd):
+    copy = tmp_path / "copy"
+    shutil.copytree(straight, copy)
+    (copy / "checkpoints/12/files.json").write_text("{}")
+    data = next(path for path in (copy / "checkpoints/8").rglob("*") if path.is_file() and path.stat().st_size > 100)
+    data.write_bytes(data.read_bytes()[:-1])
+    for argv, says in [(["--step=12"], "is empty"), (["--step=8"], "bytes instead of"), ([], "no whole checkpoint")]:
+        assert fill_mask.main([f"--workdir={copy}", *argv, "[MASK]"]) == 2
+        assert says in capfd.readouterr().err
+    (copy / "config.json").write_text("{")
+    assert fill_mask.main([f"--workdir={copy}", "[MASK]"]) == 2
+
+
+def test_rows_that_are_gone(straight, text, tmp_path, capfd):
+    copy = tmp_path / "copy"
+    shutil.copytree(straight, copy)
+    shutil.rmtree(copy / "rows")
+    assert main(command(text, copy, "--config.steps=20")) == 2
+    assert "manifest.json" in capfd.readouterr().err
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_save(text, tmp_path):
+    with pytest.raises(FloatingPointError, match="step"):
+        main(command(text, tmp_path, "--config.optimizer.learning_rate=1e38", "--config.optimizer.clip_norm=0.0"))
+    assert not steps_in(tmp_path) or newest(tmp_path) is not None
 
 
 def test_a_run_with_a_checkpoint_keeps_its_rows_and_says_what_changed(straight, text, tmp_path, capfd):
@@ -141,12 +186,23 @@ def test_a_run_with_a_checkpoint_keeps_its_rows_and_says_what_changed(straight, 
         (["--config.model.vocab_size=20"], "config.model.vocab_size = 20"),
         (["--config.data.sources=missing.txt"], "missing.txt"),
         (["--config.seed=1"], "config.seed = 1"),
+        (["--config.seed=4294967296"], "less than 2**32"),
+        (["--config.data.sources="], "a source has no name"),
+        (["--config.optimizer.epsilon=0"], "greater than 0"),
+        (["--config.optimizer.groups=(('(', 1e-3),)"], "no regular expression"),
+        (["--config.optimizer.groups=(('head/.*', 1e-3),)"], "no pattern matches 'layers/0/"),
+        (["--config.mesh.rules=(('bogus','fsdp'),)"], "logical axes are"),
+        (["--config.mesh.rules=(('width','tensor'),('heads','tensor'))"], "twice"),
+        (["--config.steps=3", "--config.data.workers=1"], "has done 12 already"),
+        (["--num_processes=2"], "go together"),
+        (["--config=README.md"], "README.md"),
+        (["--workdir=setup.cfg"], "setup.cfg"),
         (["--learning_rate=3"], "learning_rate"),
         (["text.txt"], "unexpected 'text.txt'"),
     ],
 )
 def test_what_the_user_can_mend_is_one_message_and_code_two(straight, text, tmp_path, flags, says, capfd):
-    workdir = straight if "seed" in flags[0] else tmp_path
+    workdir = straight if flags[0] in ("--config.seed=1", "--config.steps=3") else tmp_path
     assert main(command(text, workdir, *flags)) == 2
     error = capfd.readouterr().err
     assert says in error and "Traceback" not in error
@@ -189,6 +245,7 @@ def test_fill_mask(straight, capfd):
 
 def test_names_of_held_out_sets():
     assert set_names(["builtin:pydoc", "/a/en.jsonl.gz", "/b/en.txt", "/c/*.txt"]) == ["pydoc", "en", "en-2", "text"]
+    assert set_names(["x-2.txt", "a/x.txt", "b/x.txt"]) == ["x-2", "x", "x-3"]
 
 
 def test_a_platform_that_is_not_there_is_an_error_not_a_slow_run(text, tmp_path):

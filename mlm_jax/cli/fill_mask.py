@@ -29,9 +29,12 @@ def main(argv: list[str]) -> int:
         arguments = parse(argv, USAGE, needs_config=False, define=define)
         if not arguments.rest:
             raise Usage(f'give a text, such as "The {MASK} is empty."')
-        if str(arguments.workdir) == ".":
+        if not arguments.given("workdir"):
             raise Usage("--workdir=DIR is missing")
         from mlm_jax.checkpoint import load_model
+        from mlm_jax.sharding import require_devices
+
+        require_devices()
 
         model, params, tokenizer = load_model(arguments.workdir, arguments.step)
         for text in arguments.rest:

@@ -9,7 +9,7 @@ from mlm_jax import config as config_module
 from mlm_jax import records
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import USER_ERROR, Usage, parse
-from mlm_jax.prepare import prepare
+from mlm_jax.prepare import changes, prepare
 from mlm_jax.tokenizer import Tokenizer
 
 USAGE = """usage: python -m mlm_jax prepare --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
@@ -38,8 +38,15 @@ def run(config: Config, workdir: Path) -> int:
     """Prepares the rows of a config and prints the summary. Raises ConfigError."""
     mesh = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     config_module.check(config, devices=math.prod(max(1, size) for size in mesh))  # whatever machine will train
+    config_module.check_writable(workdir)
     folder = config_module.rows_folder(config, workdir)
-    manifest = prepare(config, folder)
+    if not config.data.rows and any((workdir / "checkpoints").glob("*")):
+        manifest = records.read_manifest(folder)
+        if changed := changes(config, manifest):
+            fix = f"has checkpoints of these rows, which stay as they are; name another. Changed: {'; '.join(changed)}"
+            raise ConfigError("workdir", str(workdir), fix)
+    else:
+        manifest = prepare(config, folder)
     print(summary(manifest, folder))
     return 0
 

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def units(files: list[File]) -> Iterator[Unit]:
                 for first_line, data in _pieces(handle, file.kind):
                     yield Unit(number, file, first_line, data)
                     number += 1
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise ConfigError(KEY, file.path, f"cannot be read: {error}") from None
 
 
