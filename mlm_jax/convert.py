@@ -40,25 +40,25 @@ TO_ONE = Axes(  # [*in, out] <-> [out, in]
     lambda shape: (shape[-1], math.prod(shape[:-1])),
 )
 
-# Path of a parameter, its layer written as layer/DEPTH -> hub name, axes.
+# Layer path of a parameter (see `tree.layer_paths`) -> hub name, axes.
 BERT: tuple[tuple[str, str, Axes], ...] = (
     (r"embeddings/word/table", r"bert.embeddings.word_embeddings.weight", SAME),
     (r"embeddings/position/table", r"bert.embeddings.position_embeddings.weight", SAME),
     (r"embeddings/type/table", r"bert.embeddings.token_type_embeddings.weight", SAME),
     (r"embeddings/norm/scale", r"bert.embeddings.LayerNorm.weight", SAME),
     (r"embeddings/norm/bias", r"bert.embeddings.LayerNorm.bias", SAME),
-    (r"(layer/\d+/attention)/(query|key|value)/kernel", r"bert.encoder.\1/self/\2.weight", FROM_ONE),
-    (r"(layer/\d+/attention)/(query|key|value)/bias", r"bert.encoder.\1/self/\2.bias", FLAT),
-    (r"(layer/\d+/attention)/out/kernel", r"bert.encoder.\1/output/dense.weight", TO_ONE),
-    (r"(layer/\d+/attention)/out/bias", r"bert.encoder.\1/output/dense.bias", SAME),
-    (r"(layer/\d+/attention)/norm/scale", r"bert.encoder.\1/output/LayerNorm.weight", SAME),
-    (r"(layer/\d+/attention)/norm/bias", r"bert.encoder.\1/output/LayerNorm.bias", SAME),
-    (r"(layer/\d+)/ffn/up/kernel", r"bert.encoder.\1/intermediate/dense.weight", FROM_ONE),
-    (r"(layer/\d+)/ffn/up/bias", r"bert.encoder.\1/intermediate/dense.bias", SAME),
-    (r"(layer/\d+)/ffn/down/kernel", r"bert.encoder.\1/output/dense.weight", FROM_ONE),
-    (r"(layer/\d+)/ffn/down/bias", r"bert.encoder.\1/output/dense.bias", SAME),
-    (r"(layer/\d+)/ffn/norm/scale", r"bert.encoder.\1/output/LayerNorm.weight", SAME),
-    (r"(layer/\d+)/ffn/norm/bias", r"bert.encoder.\1/output/LayerNorm.bias", SAME),
+    (r"layers/(\d+)/attention/(query|key|value)/kernel", r"bert.encoder.layer.\1.attention.self.\2.weight", FROM_ONE),
+    (r"layers/(\d+)/attention/(query|key|value)/bias", r"bert.encoder.layer.\1.attention.self.\2.bias", FLAT),
+    (r"layers/(\d+)/attention/out/kernel", r"bert.encoder.layer.\1.attention.output.dense.weight", TO_ONE),
+    (r"layers/(\d+)/attention/out/bias", r"bert.encoder.layer.\1.attention.output.dense.bias", SAME),
+    (r"layers/(\d+)/attention/norm/scale", r"bert.encoder.layer.\1.attention.output.LayerNorm.weight", SAME),
+    (r"layers/(\d+)/attention/norm/bias", r"bert.encoder.layer.\1.attention.output.LayerNorm.bias", SAME),
+    (r"layers/(\d+)/ffn/up/kernel", r"bert.encoder.layer.\1.intermediate.dense.weight", FROM_ONE),
+    (r"layers/(\d+)/ffn/up/bias", r"bert.encoder.layer.\1.intermediate.dense.bias", SAME),
+    (r"layers/(\d+)/ffn/down/kernel", r"bert.encoder.layer.\1.output.dense.weight", FROM_ONE),
+    (r"layers/(\d+)/ffn/down/bias", r"bert.encoder.layer.\1.output.dense.bias", SAME),
+    (r"layers/(\d+)/ffn/norm/scale", r"bert.encoder.layer.\1.output.LayerNorm.weight", SAME),
+    (r"layers/(\d+)/ffn/norm/bias", r"bert.encoder.layer.\1.output.LayerNorm.bias", SAME),
     (r"head/dense/kernel", r"cls.predictions.transform.dense.weight", FROM_ONE),
     (r"head/dense/bias", r"cls.predictions.transform.dense.bias", SAME),
     (r"head/norm/scale", r"cls.predictions.transform.LayerNorm.weight", SAME),
@@ -134,22 +134,15 @@ def _entries(
     config: ModelConfig, path: str, shape: Shape, params: Mapping[str, object]
 ) -> list[tuple[str, Axes, Shape]]:
     """(hub name, axes, our shape) of every array that the leaf at `path` holds: one for each layer stacked in it."""
-    part, _, rest = path.partition("/")
-    if part not in ("first", "body", "last"):
-        return [(*_hub_name(config, path), shape)]
-    place, _, rest = rest.partition("/")
-    group = len(params["body"])
-    groups = jax.tree.leaves(params["body"])[0].shape[0] if group else 0
-    start = int(place) + {"first": 0, "body": len(params["first"]), "last": len(params["first"]) + groups * group}[part]
-    depths = [start + i * group for i in range(groups)] if part == "body" else [start]
-    return [(*_hub_name(config, f"layer/{depth}/{rest}"), shape[1:] if part == "body" else shape) for depth in depths]
+    named = tree.layer_paths(params)[path]
+    return [(*_hub_name(config, name), shape[1:] if named.stacked else shape) for name in named.paths]
 
 
 def _hub_name(config: ModelConfig, path: str) -> tuple[str, Axes]:
     for pattern, name, axes in TABLES[config.family]:
         match = re.fullmatch(pattern, path)
         if match:
-            return match.expand(name).replace("/", "."), axes
+            return match.expand(name), axes
     raise KeyError(f"convert: no pattern matches {path!r}")
 
 

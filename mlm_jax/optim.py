@@ -1,10 +1,7 @@
 """Schedules, AdamW, layer-wise learning rates, decay and clipping, as optax transformations.
 
-A parameter has a *layer path*, by which rates and decay are chosen: `embeddings/word/table`, `layers/3/ffn/up/kernel`,
-`head/bias`. In memory most layers are stacked; one stacked leaf has as many layer paths as it has layers.
+Rates and decay are chosen by a parameter's layer path, see `tree.layer_paths`.
 """
-
-import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,41 +35,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     return rate
 
 
-# ---- layer paths ----
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerPaths:
-    """The layer paths of one leaf: one, or one per layer along the leading axis of a stacked leaf."""
-
-    paths: tuple[str, ...]
-    stacked: bool
-
-
-def layer_paths(params: dict) -> dict:
-    """A tree like `params` with the `LayerPaths` of each leaf; depth = len(first) + group x size + place."""
-    first, size = len(params["first"]), len(params["body"])
-    groups = tree.leaves(params["body"])[0][1].shape[0] if size else 0
-
-    def of(path: str, leaf) -> LayerPaths:
-        part, *rest = path.split("/")
-        if part not in ("first", "body", "last"):
-            return LayerPaths((path,), False)
-        place, name = int(rest[0]), "/".join(rest[1:])
-        if part == "body":
-            depths = [first + group * size + place for group in range(groups)]
-            return LayerPaths(tuple(f"layers/{depth}/{name}" for depth in depths), True)
-        depth = place if part == "first" else first + groups * size + place
-        return LayerPaths((f"layers/{depth}/{name}",), False)
-
-    return tree.map_with_path(of, params)
-
-
-def depth_of(params: dict) -> int:
-    """Number of layers."""
-    size = len(params["body"])
-    groups = tree.leaves(params["body"])[0][1].shape[0] if size else 0
-    return len(params["first"]) + groups * size + len(params["last"])
+# ---- rates and decay of a layer path ----
 
 
 def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
@@ -99,10 +62,10 @@ def decays(path: str) -> bool:
 
 def table(params: dict, config: OptimizerConfig) -> list[tuple[str, float, float, int]]:
     """(layer path, peak learning rate, weight decay, number of values) of every parameter, in order of depth."""
-    layers = depth_of(params)
+    layers = tree.layer_count(params)
     rows = []
     leaves = dict(tree.leaves(params))
-    for name, paths in _leaves_of_paths(params):
+    for name, paths in tree.layer_paths(params).items():
         for path in paths.paths:
             rate = config.learning_rate * rate_factor(path, layers, config)
             size = int(np.prod(leaves[name].shape)) // len(paths.paths)
@@ -116,10 +79,6 @@ def _depth(path: str, order: dict[str, int]) -> int:
     return order[part] if part in order else int(rest[0])
 
 
-def _leaves_of_paths(params: dict) -> list[tuple[str, LayerPaths]]:
-    return tree.leaves(layer_paths(params))
-
-
 # ---- transformations ----
 
 
@@ -127,7 +86,7 @@ def scale_by_layer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Multiplies each update by the rate factor of its layer; stacked leaves by a vector along the axis of layers."""
 
     def update(updates, state, params=None):
-        layers, paths = depth_of(updates), dict(_leaves_of_paths(updates))
+        layers, paths = tree.layer_count(updates), tree.layer_paths(updates)
 
         def scale(name, leaf):
             factors = np.array([rate_factor(path, layers, config) for path in paths[name].paths], np.float32)

@@ -1,5 +1,6 @@
 """Parameter trees: paths as strings, and tables of regular expressions over them of which the first match counts."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -31,3 +32,43 @@ def first_match(table: Sequence[tuple[str, T]], path: str, what: str) -> T:
         if re.fullmatch(pattern, path):
             return value
     raise KeyError(f"{what}: no pattern matches {path!r}; patterns: {', '.join(pattern for pattern, _ in table)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerPaths:
+    """The layer paths of one leaf: one, or one per layer along the leading axis of a stacked leaf."""
+
+    paths: tuple[str, ...]
+    stacked: bool
+
+
+def layer_paths(params: dict) -> dict[str, LayerPaths]:
+    """By path of a leaf in memory, what it is called by depth: `embeddings/word/table`, `layers/3/ffn/up/kernel`.
+
+    In memory most layers are stacked; such a leaf has as many layer paths as it has layers. The depth of a layer is
+    len(first) + group x size + place.
+    """
+    first, size, groups = _layer_sizes(params)
+
+    def of(path: str) -> LayerPaths:
+        part, *rest = path.split("/")
+        if part not in ("first", "body", "last"):
+            return LayerPaths((path,), False)
+        place, name = int(rest[0]), "/".join(rest[1:])
+        start = {"first": 0, "body": first, "last": first + groups * size}[part] + place
+        depths = [start + group * size for group in range(groups)] if part == "body" else [start]
+        return LayerPaths(tuple(f"layers/{depth}/{name}" for depth in depths), part == "body")
+
+    return {path: of(path) for path, _ in leaves(params)}
+
+
+def layer_count(params: dict) -> int:
+    """Number of layers."""
+    first, size, groups = _layer_sizes(params)
+    return first + groups * size + len(params["last"])
+
+
+def _layer_sizes(params: dict) -> tuple[int, int, int]:
+    """Layers in `first`, layers of a group of `body`, and groups."""
+    size = len(params["body"])
+    return len(params["first"]), size, leaves(params["body"])[0][1].shape[0] if size else 0
