@@ -5,7 +5,6 @@ The table of logical axes belongs to the code, the rules from logical to mesh ax
 
 import contextlib
 import contextvars
-import os
 from collections.abc import Iterator
 
 import jax
@@ -13,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from mlm_jax import tree
-from mlm_jax.config import ConfigError, MeshConfig
+from mlm_jax.config import MeshConfig
 
 BATCH_AXES = ("data", "fsdp")
 
@@ -37,14 +36,6 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
 )
 
 _RULES: contextvars.ContextVar[tuple[tuple[str, str], ...]] = contextvars.ContextVar("rules", default=())
-
-
-def require_devices() -> None:
-    """Starts jax's backend. Raises ConfigError where the platform that was asked for has no device."""
-    try:
-        jax.devices()
-    except RuntimeError as error:
-        raise ConfigError("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""), str(error).split("\n")[0]) from None
 
 
 def make_mesh(shape: dict[str, int], devices: list | None = None) -> Mesh:

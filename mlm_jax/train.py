@@ -5,10 +5,8 @@ processes that prepare rows load this module too, and stay light.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import functools
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 from absl import flags
 
 from mlm_jax import config as config_module
-from mlm_jax import records
+from mlm_jax import records, runtime
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
 
@@ -28,7 +26,6 @@ checkpoint. Example:
 
   python -m mlm_jax.train --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
 """
-ACCELERATOR_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -51,12 +48,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(arguments: Arguments) -> int:
-    start_jax(arguments)
+    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
+    if None in several and several != (None, None, None):
+        raise Usage("--coordinator_address, --num_processes and --process_id go together")
+    runtime.start(*several)
     import jax
 
     config, workdir = arguments.config, arguments.workdir
     derived = config_module.check(config, jax.device_count(), jax.process_count())
-    from mlm_jax import optim, report
+    from mlm_jax import console, optim
     from mlm_jax.models import build
 
     asked = config.model.vocab_size or config.tokenizer.vocab_size
@@ -67,41 +67,10 @@ def run(arguments: Arguments) -> int:
         if (folder / records.MANIFEST).exists():
             manifest = records.read_manifest(folder)
             derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-        print(report.print_config(config, derived, rates))
+        print(console.print_config(config, derived, rates))
         return 0
     config_module.check_writable(workdir)
     return train(config, workdir)
-
-
-def start_jax(arguments: Arguments) -> None:
-    """Starts jax, with several processes if the flags say so. Raises ConfigError where no device can be had."""
-    if not any(importlib.util.find_spec(name) for name in ACCELERATOR_PLUGINS):
-        keep_freed_memory()
-    import jax
-
-    from mlm_jax.sharding import require_devices
-
-    several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    if any(flag is not None for flag in several):
-        if None in several:
-            raise Usage("--coordinator_address, --num_processes and --process_id go together")
-        jax.distributed.initialize(*several)
-    require_devices()
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc keep the memory of a step's temporaries instead of returning it to the system each time.
-
-    For training on a CPU, where they are allocated and freed in every step. Must come before jax starts its threads.
-    """
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another C library
-        return
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # names of malloc.h
-    mallopt(arena_max, 1)
-    mallopt(mmap_threshold, 1 << 30)
-    mallopt(trim_threshold, 2**31 - 1)
 
 
 def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Callable) -> tuple[Path, dict]:
@@ -131,9 +100,10 @@ def train(config: Config, workdir: Path) -> int:
     """Trains to `config.steps`, from the newest checkpoint if there is one."""
     import jax
 
-    from mlm_jax import data, metrics, optim, report, sharding, state, step
+    from mlm_jax import console, data, metrics, optim, sharding, state, step
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.evaluate import make_evaluation
+    from mlm_jax.logbook import Logbook
     from mlm_jax.models import build
     from mlm_jax.tokenizer import Tokenizer
 
@@ -151,7 +121,7 @@ def train(config: Config, workdir: Path) -> int:
     target = state.abstract(model, optimizer, mesh, config.mesh)
     rates = optim.table(target.params, config.optimizer)
     kind = jax.devices()[0].device_kind
-    progress.message(report.startup(config, derived, kind, rates, manifest))
+    progress.message(console.startup(config, derived, kind, rates, manifest))
 
     facts = {"tokenizer": tokenizer.hash, "data": manifest["fingerprint"], "config": dataclasses.asdict(config)}
     if checkpoints.latest is None:
@@ -176,7 +146,7 @@ def train(config: Config, workdir: Path) -> int:
     train_step = step.make_train_step(model, optimizer, vocabulary, config, mesh)
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
     roots = step.roots(config.seed)
-    logbook = report.Logbook(workdir, config, derived, kind, progress, rows_read - done * config.batch_size)
+    logbook = Logbook(workdir, config, derived, kind, progress, rows_read - done * config.batch_size)
     with (
         sharding.activate(mesh, config.mesh),
         contextlib.closing(batches),

@@ -9,11 +9,12 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
 
+CACHE = tempfile.TemporaryDirectory(prefix="jax-cache-", ignore_cleanup_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name  # by the environment, so that subprocesses share it
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+
 import jax
 
-CACHE = tempfile.TemporaryDirectory(prefix="jax-cache-", ignore_cleanup_errors=True)
-jax.config.update("jax_compilation_cache_dir", CACHE.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

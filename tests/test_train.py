@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mlm_jax import report
+from mlm_jax import logbook
 from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import fill_mask, prepare
 from mlm_jax.evaluate import set_names
@@ -87,7 +87,7 @@ def test_what_a_run_leaves_behind(straight):
 
 
 def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
-    step = report.Logbook.step
+    step = logbook.Logbook.step
 
     def fails_at_ten(self, number, values):
         if number == 10:
@@ -95,7 +95,7 @@ def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, mon
         step(self, number, values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(report.Logbook, "step", fails_at_ten)
+        patched.setattr(logbook.Logbook, "step", fails_at_ten)
         with pytest.raises(KeyboardInterrupt):
             main(command(text, tmp_path))
     assert main(command(text, tmp_path)) == 0

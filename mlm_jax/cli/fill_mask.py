@@ -6,6 +6,7 @@ import sys
 import numpy as np
 from absl import flags
 
+from mlm_jax import runtime
 from mlm_jax.config import ConfigError
 from mlm_jax.flags import USER_ERROR, Usage, parse
 
@@ -31,10 +32,8 @@ def main(argv: list[str]) -> int:
             raise Usage(f'give a text, such as "The {MASK} is empty."')
         if not arguments.given("workdir"):
             raise Usage("--workdir=DIR is missing")
+        runtime.start()
         from mlm_jax.checkpoint import load_model
-        from mlm_jax.sharding import require_devices
-
-        require_devices()
 
         model, params, tokenizer = load_model(arguments.workdir, arguments.step)
         for text in arguments.rest:

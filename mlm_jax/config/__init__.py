@@ -1,0 +1,43 @@
+"""The configuration of a run.
+
+Config files return a `Config`; the command line overrides single fields (`--config.optimizer.learning_rate=3e-4`).
+Nothing here imports jax, so that a mistake is reported before any device is touched.
+"""
+
+from mlm_jax.config.checks import Derived, capacity, check, get, round_up
+from mlm_jax.config.files import check_writable, from_json, load, rows_folder, to_json
+from mlm_jax.config.schema import (
+    CheckpointConfig,
+    Config,
+    ConfigError,
+    DataConfig,
+    EvaluateConfig,
+    MaskConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "ConfigError",
+    "DataConfig",
+    "Derived",
+    "EvaluateConfig",
+    "MaskConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "TokenizerConfig",
+    "capacity",
+    "check",
+    "check_writable",
+    "from_json",
+    "get",
+    "load",
+    "round_up",
+    "rows_folder",
+    "to_json",
+]

@@ -1,0 +1,62 @@
+"""Where a run lies, and its config as JSON."""
+
+import dataclasses
+import json
+import os
+import typing
+from pathlib import Path
+
+from mlm_jax.config.schema import Config, ConfigError
+
+
+def rows_folder(config: Config, workdir: Path) -> Path:
+    """Where the prepared rows of a run lie."""
+    return Path(config.data.rows).expanduser() if config.data.rows else workdir / "rows"
+
+
+def check_writable(workdir: Path) -> None:
+    """Makes the folder of a run. Raises ConfigError where that or writing there is not possible."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError("workdir", str(workdir), f"cannot be made: {error.strerror}") from None
+    if not os.access(workdir, os.W_OK):
+        raise ConfigError("workdir", str(workdir), "cannot be written to")
+
+
+def to_json(config: Config) -> str:
+    return json.dumps(dataclasses.asdict(config), indent=2)
+
+
+def from_json(text: str) -> Config:
+    """The inverse of `to_json`; an unknown key is a `ConfigError`."""
+    return _build(Config, json.loads(text), "config")
+
+
+def _build(kind: type, values: dict, key: str) -> object:
+    hints = typing.get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            raise ConfigError(f"{key}.{name}", values[name], "there is no such key")
+    built = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            built[name] = _build(hint, value, f"{key}.{name}")
+        else:
+            built[name] = _tuples(value)
+    return kind(**built)
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def load(path: str | Path) -> Config:
+    """Reads a `config.json` as a run writes it. Raises ConfigError."""
+    try:
+        return from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("workdir", str(path), f"is no config of a run: {error}") from None

@@ -1,0 +1,139 @@
+"""The configuration of a run: typed dataclasses. Every key is described here."""
+
+import dataclasses
+
+
+class ConfigError(ValueError):
+    """A mistake that the user can mend: names the key, the value, and what would be right. Exit code 2."""
+
+    def __init__(self, key: str, value: object, fix: str):
+        super().__init__(f"{key} = {value!r}: {fix}")
+        self.key, self.value, self.fix = key, value, fix
+
+    def __reduce__(self):  # so that it comes out of a worker process as it is
+        return type(self), (self.key, self.value, self.fix)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class DataConfig:
+    """Where the text comes from and how it becomes rows."""
+
+    sources: tuple[str, ...] = ("builtin:pydoc",)  # one corpus each: builtin:pydoc, text files, JSON lines; globs, .gz
+    weights: tuple[float, ...] = ()  # share of rows drawn from each corpus; empty: in proportion to their rows
+    text_field: str = "text"  # of JSON lines
+    id_field: str = ""  # of JSON lines, a name that no other document has; empty: documents are named by path and line
+    rows: str = ""  # folder of prepared rows; empty: WORKDIR/rows
+    holdout: float = 0.02  # share of documents kept for evaluation, by document hash
+    pack_groups: int = 8  # documents are packed within a group; one shard a group
+    max_segments: int = 32  # most segments in a row
+    workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class TokenizerConfig:
+    """An existing SentencePiece model, or how to train one."""
+
+    path: str = ""  # spm.model to use as it is; empty: train one on a sample of the corpus
+    vocab_size: int = 8192  # number of pieces to train, special ones included
+    sample_bytes: int = 10_000_000  # size of the training sample
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class MaskConfig:
+    """Four choices: units, priority, budget, corruption; and the regime that decides when a mask is drawn anew."""
+
+    rate: float = 0.15  # share of the maskable tokens that is selected
+    max_rate: float | None = None  # largest rate that a step may ask for; sets the capacity. None: `rate`
+    unit: str = "word"  # token | word
+    priority: str = "uniform"  # uniform
+    regime: str = "dynamic"  # dynamic (new at each visit) | static | multi-version
+    versions: int = 10  # masks per row of the multi-version regime
+    corruption: tuple[float, float, float] = (0.8, 0.1, 0.1)  # shares of MASK, random token, kept token
+    corruption_per: str = "token"  # token | unit: what one draw of the corruption holds for
+    min_per_segment: int = 0  # a segment gets at least so many tokens (raises the realised rate, see mask/rate)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ModelConfig:
+    """A BERT encoder with its masked-language-model head."""
+
+    family: str = "bert"
+    vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    hidden: int = 3072  # width of the feed-forward layer
+    max_positions: int = 512
+    types: int = 2  # rows of the token type table
+    norm_epsilon: float = 1e-12
+    initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
+    unroll: int = 1  # layers of the body per iteration of its scan; the results do not change
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class OptimizerConfig:
+    """AdamW with warm-up, decay and layer-wise learning rates."""
+
+    learning_rate: float = 1e-4  # peak
+    schedule: str = "linear"  # after the warm-up: linear or cosine (to zero at the last step) | step | constant
+    warmup: float = 0.06  # share of the steps over which the rate rises linearly from zero
+    step_factor: float = 0.9  # schedule=step: rate * step_factor ** floor(step / step_every)
+    step_every: int = 1000
+    b1: float = 0.9
+    b2: float = 0.98
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01  # not on biases and norm scales
+    clip_norm: float = 1.0  # of the whole gradient, once per step; 0: no clipping
+    layer_decay: float = 1.0  # rate of a layer = layer_decay ** (distance from the head); 1: the same for all
+    groups: tuple[tuple[str, float], ...] = ()  # (regex over a parameter's path, learning rate), first match wins
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class MeshConfig:
+    """Devices per mesh axis. -1: all that the other axes leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+    # logical axis -> mesh axis; a logical axis that is not named is not sharded
+    rules: tuple[tuple[str, str], ...] = (
+        ("width", "fsdp"),
+        ("heads", "tensor"),
+        ("hidden", "tensor"),
+        ("vocab", "tensor"),
+    )
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class CheckpointConfig:
+    every_steps: int = 1000
+    keep: int = 2  # newest checkpoints that stay
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class EvaluateConfig:
+    every_steps: int = 1000
+    rows: int = 0  # at most so many rows of each held-out set; 0: all
+    seed: int = 0  # of the fixed masks
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Config:
+    """Everything that defines a run. `batch_size` is rows per optimizer step over all devices."""
+
+    seed: int = 0
+    steps: int = 100_000
+    batch_size: int = 256
+    accumulation: int = 1
+    row_length: int = 512
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
+    mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
