@@ -6,7 +6,9 @@ import sys
 VERBS = {
     "prepare": ("mlm_jax.cli.prepare", "text to rows: tokenizer, packed rows, manifest"),
     "train": ("mlm_jax.train", "pretrain, or go on from the last checkpoint"),
+    "evaluate": ("mlm_jax.cli.evaluate", "losses of any checkpoint, on any rows, at several mask rates"),
     "fill-mask": ("mlm_jax.cli.fill_mask", "what a trained model puts in the place of [MASK]"),
+    "bench": ("mlm_jax.cli.bench", "what a step of a config costs on this machine"),
 }
 
 

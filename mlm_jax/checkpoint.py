@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from mlm_jax import records, tree
-from mlm_jax.config import ConfigError, load
+from mlm_jax.config import Config, ConfigError, SaveError, load
 from mlm_jax.models import Model, build
 from mlm_jax.tokenizer import Tokenizer
 
@@ -85,15 +85,23 @@ def read_part(workdir: str | Path, step: int, part: str, sharding: jax.sharding.
     return ocp.load(folder, {**skipped, part: wanted})[part]
 
 
-def load_model(path: str | Path, step: int | None = None) -> tuple[Model, tree.PyTree, Tokenizer]:
-    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step, on the first device.
+def load_config(path: str | Path) -> Config:
+    """The config of a run. Raises ConfigError where the folder is no workdir."""
+    if not (Path(path) / "config.json").is_file():
+        raise ConfigError("workdir", str(path), "holds no config.json, so it is not the folder of a run")
+    return load(Path(path) / "config.json")
 
-    Raises ConfigError where the folder is no workdir, or has no such checkpoint.
+
+def load_model(
+    path: str | Path, step: int | None = None, sharding: jax.sharding.Sharding | None = None
+) -> tuple[Model, tree.PyTree, Tokenizer]:
+    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step.
+
+    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is no workdir, or
+    has no such checkpoint.
     """
     workdir = Path(path)
-    if not (workdir / "config.json").is_file():
-        raise ConfigError("workdir", str(path), "holds no config.json, so it is not the folder of a run")
-    config = load(workdir / "config.json")
+    config = load_config(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer")
     found = newest(workdir) if step is None else step
     if found is None or found not in steps_in(workdir):
@@ -101,9 +109,9 @@ def load_model(path: str | Path, step: int | None = None) -> tuple[Model, tree.P
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
     if step is not None and (found_wrong := problem(folder_of(workdir, step))):
         raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     model = build(config.model, config.model.vocab_size or tokenizer.size)
-    return model, read_part(workdir, found, "params", here), tokenizer
+    return model, read_part(workdir, found, "params", sharding), tokenizer
 
 
 class Checkpoints:
@@ -127,23 +135,27 @@ class Checkpoints:
     def save(self, step: int, state: tree.PyTree, meta: dict) -> None:
         """Starts to save; returns once the state's buffers may be donated. meta: values that JSON has.
 
-        Waits for the save before, and raises its error if it failed. Raises FileExistsError where the step is saved.
+        Waits for the save before. Raises SaveError where that one failed or this one cannot begin, FileExistsError
+        where the step is saved already.
         """
         self.wait()
         folder = folder_of(self.workdir, step)
         if folder.exists():
             raise FileExistsError(f"{folder}: exists already")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        response = ocp.save_async(folder, state, custom_metadata=meta)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            response = ocp.save_async(folder, state, custom_metadata=meta)
+        except Exception as error:
+            raise SaveError(f"{folder}: not saved: {error}") from error
         if response is None:
-            raise RuntimeError(f"{folder}: Orbax declined to save")
+            raise SaveError(f"{folder}: not saved: Orbax declined")
         self.pending = step, self.worker.submit(self._finish, step, response.result)
 
     def _finish(self, step: int, commit: Callable) -> None:
         """In the background: waits for the commit, writes the list, then removes the checkpoints that are too old."""
         folder = folder_of(self.workdir, step)
         if commit() is False:
-            raise RuntimeError("Orbax declined to save")
+            raise RuntimeError("Orbax declined")
         if self.first:
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             listed = {path.relative_to(folder).as_posix(): [path.stat().st_size, _hash(path)] for path in files}
@@ -153,14 +165,14 @@ class Checkpoints:
             _remove_old(self.workdir, self.keep)
 
     def wait(self) -> None:
-        """Returns when the latest save is whole. Raises RuntimeError with its cause if it failed."""
+        """Returns when the latest save is whole. Raises SaveError with its cause if it failed."""
         if self.pending is None:
             return
         (step, future), self.pending = self.pending, None
         try:
             future.result()
         except Exception as error:
-            raise RuntimeError(f"{folder_of(self.workdir, step)}: not saved: {error}") from error
+            raise SaveError(f"{folder_of(self.workdir, step)}: not saved: {error}") from error
         self.latest = step
 
     def close(self) -> None:

@@ -2,13 +2,18 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 
+from mlm_jax import flops
 from mlm_jax.config import Config, Derived
-from mlm_jax.metrics import short
+from mlm_jax.metrics import duration, short
+from mlm_jax.timing import percentiles
 
 
 def startup(config: Config, derived: Derived, device_kind: str, rates: list[tuple], manifest: dict) -> str:
-    """Devices, mesh, batch arithmetic, sizes that must fit each other, rates by layer, length of the run."""
+    """Devices, mesh, batch arithmetic, sizes that must fit each other, rates by layer, work, length of the run."""
+    work = flops.of_run(config, derived)
+    peak = flops.peak(device_kind)
     mesh = " x ".join(f"{axis} {size}" for axis, size in derived.mesh.items())
     eval_rows = f"{derived.evaluation_rows:,} held-out rows"
     per_device, parallel = derived.rows_per_device, derived.mesh["data"] * derived.mesh["fsdp"]
@@ -26,6 +31,8 @@ def startup(config: Config, derived: Derived, device_kind: str, rates: list[tupl
             f"mask        {config.mask.rate:.0%} of the tokens by {config.mask.unit}, {config.mask.regime}, at most"
             f" {derived.capacity} a row",
             f"steps       {config.steps:,} = {derived.epochs:.2f} epochs, warm-up {derived.warmup_steps:,}",
+            f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
+            f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
             f"parameters  {sum(row[-1] for row in rates):,}",
             *rates_by_layer(rates),
         ]
@@ -76,3 +83,40 @@ def evaluation_line(name: str, result: dict[str, float | int]) -> str:
         f"eval {name}: loss {result['loss']:.3f} (unigram {result['unigram_loss']:.3f}{shuffled}),"
         f" perplexity {result['perplexity']:.2f}, accuracy {result['accuracy']:.1%}, {short(result['targets'])} targets"
     )
+
+
+def pace_line(seconds: Sequence[float], waits: Sequence[float], goodput: float) -> str:
+    """Percentiles of step times, the share of them that waited for input, and the goodput."""
+    times = ", ".join(f"{name} {1000 * value:,.0f} ms" for name, value in percentiles(seconds).items())
+    return f"      steps: {times}; {sum(waits) / sum(seconds):.1%} waiting for input; goodput {goodput:.1%}"
+
+
+def first_step_line(seconds: float, compiling: float, hits: int) -> str:
+    cached = f" ({hits} programs came from the cache)" if hits else ""
+    return f"first step done {seconds:.1f} s after the start, {compiling:.1f} s of them compiling it{cached}"
+
+
+def time_line(elapsed: float, shares: Mapping[str, float]) -> str:
+    """Where the time since the first start went."""
+    parts = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items() if share >= 0.0005)
+    return f"time  {duration(elapsed)} since the first start: {parts}"
+
+
+def first_rows_line(rows: Sequence[Sequence[int]]) -> str:
+    """The first rows that each process reads, so that one sees that they differ."""
+    shown = (f"process {i}: {' '.join(map(str, some))} ..." for i, some in enumerate(rows))
+    return f"first rows  {'; '.join(shown)}"
+
+
+def changes(before: Mapping, now: Mapping, prefix: str = "") -> list[str]:
+    """A line for each key of a config that differs, such as `mask.rate was 0.15, is 0.3`."""
+    lines = []
+    for key in now:
+        name = f"{prefix}{key}"
+        if key not in before:
+            lines.append(f"{name} is new: {now[key]!r}")
+        elif isinstance(now[key], Mapping):
+            lines += changes(before[key], now[key], f"{name}.")
+        elif before[key] != now[key]:
+            lines.append(f"{name} was {before[key]!r}, is {now[key]!r}")
+    return lines

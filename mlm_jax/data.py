@@ -17,6 +17,7 @@ from pathlib import Path
 import grain
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jaxtyping import Int
 
 from mlm_jax import records
@@ -244,6 +245,18 @@ def host_batches(
     return _batches(shards, order, config.batch_size // config.accumulation, config.accumulation, share)
 
 
+def first_rows(
+    manifest: dict, config: Config, rows_read: int, sharding: jax.sharding.NamedSharding, count: int = 4
+) -> list[list[int]]:
+    """The first rows that each process reads after `rows_read`, by process; all processes call it together."""
+    size = config.batch_size // config.accumulation
+    share = Share.of(sharding, (config.accumulation, size), axis=1)
+    order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config)
+    start = rows_read + share.mine[0] * (size // share.blocks)
+    mine = np.array([order[place][0] for place in range(start, start + count)], np.int32)
+    return np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, count).tolist()
+
+
 def train_batches(
     folder: str | Path, manifest: dict, config: Config, rows_read: int, sharding: jax.sharding.NamedSharding
 ) -> Iterator[Batch]:
@@ -258,23 +271,28 @@ def train_batches(
 
 
 def host_evaluation_batches(
-    folder: str | Path, manifest: dict, config: Config, corpus: int, share: Share = WHOLE
+    folder: str | Path, manifest: dict, config: Config, corpus: int, share: Share = WHOLE, split: str = "eval"
 ) -> Iterator[Batch]:
-    """Numpy batches [b/n, ...] of one corpus's held-out rows, each row once, in order, at most `evaluate.rows`.
+    """Numpy batches [b/n, ...] of one corpus's rows of a split, each row once, in order, at most `evaluate.rows`.
 
-    Rows are numbered over the held-out sets of all corpora, whatever `evaluate.rows` is. The last batch is filled up
-    by rows of padding: segments 0, row -1, visit 0, weight 0.
+    Rows are numbered over the sets of all corpora in the split, whatever `evaluate.rows` is. The last batch is filled
+    up by rows of padding: segments 0, row -1, visit 0, weight 0.
     """
-    shards = Shards(folder, manifest, "eval")
+    shards = Shards(folder, manifest, split)
     size = config.batch_size // config.accumulation
     order = _evaluation_order(shards, corpus, config.evaluate.rows, size)
     return _batches(shards, order, size, None, share)
 
 
 def evaluation_batches(
-    folder: str | Path, manifest: dict, config: Config, corpus: int, sharding: jax.sharding.NamedSharding
+    folder: str | Path,
+    manifest: dict,
+    config: Config,
+    corpus: int,
+    sharding: jax.sharding.NamedSharding,
+    split: str = "eval",
 ) -> Iterator[Batch]:
     """Batches of global arrays [b, ...]; see `host_evaluation_batches`. sharding: of an array [b, ...]."""
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (size,), axis=0)
-    return _place(host_evaluation_batches(folder, manifest, config, corpus, share), sharding, 0, size)
+    return _place(host_evaluation_batches(folder, manifest, config, corpus, share, split), sharding, 0, size)

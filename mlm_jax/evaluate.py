@@ -21,6 +21,7 @@ from mlm_jax.step import EVALUATION_ROOT, root
 from mlm_jax.tokenizer import Vocabulary
 
 Means = dict[str, float | int]
+DECILES = 10
 
 
 def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
@@ -32,17 +33,33 @@ def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
     return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
 
 
+def frequency_deciles(vocabulary: Vocabulary) -> np.ndarray:
+    """The frequency decile of each id, 1 to 10, i32[size]: each decile holds about a tenth of the training tokens.
+
+    The ordinary ids in order of their counts, the most frequent first, are cut where their cumulative count passes a
+    tenth; an id belongs where its middle falls, so a decile is empty where one id holds more than two tenths.
+    """
+    counts = np.asarray(vocabulary.counts, np.float64)[vocabulary.ordinary]
+    order = np.argsort(-counts, kind="stable")
+    ends = np.cumsum(counts[order])
+    middle = (ends - counts[order] / 2) / max(ends[-1], 1.0)
+    deciles = np.ones(vocabulary.size, np.int32)
+    deciles[np.asarray(vocabulary.ordinary)[order]] = np.minimum(middle * DECILES, DECILES - 1).astype(np.int32) + 1
+    return deciles
+
+
 def make_evaluation_step(
     model: Model, vocabulary: Vocabulary, config: Config, shuffle_context: bool = False
 ) -> Callable[[dict, Batch], dict[str, Array]]:
     """The jitted `step(params, batch [b,t]) -> {count, loss, accuracy, unigram_loss}`, sums over the targets.
 
+    And `decile_loss` and `decile_count` [10], by frequency decile of the target.
     The masks depend on `config.evaluate.seed` and the row alone. shuffle_context: the tokens that are not selected
     change places within their row first; what a model loses by it is what it had from their order.
     """
     fixed = dataclasses.replace(config.mask, regime="static", corruption=(1.0, 0.0, 0.0))
     key = root(config.evaluate.seed, EVALUATION_ROOT)
-    unigram = unigram_losses(vocabulary)
+    unigram, deciles = unigram_losses(vocabulary), frequency_deciles(vocabulary)
 
     @jax.jit
     def step(params: dict, batch: Batch) -> dict[str, Array]:
@@ -57,7 +74,12 @@ def make_evaluation_step(
             "unigram_loss": jnp.asarray(unigram)[masked.targets],
         }
         sums = {name: (value * masked.weights).sum() for name, value in per_target.items()}
-        return {"count": masked.weights.sum(), **sums}
+        decile = jax.nn.one_hot(jnp.asarray(deciles)[masked.targets] - 1, DECILES)
+        by_decile = {
+            "decile_loss": jnp.einsum("bm,bmn->n", per_target["loss"] * masked.weights, decile),
+            "decile_count": jnp.einsum("bm,bmn->n", masked.weights, decile),
+        }
+        return {"count": masked.weights.sum(), **sums, **by_decile}
 
     return step
 
@@ -80,36 +102,45 @@ def shuffle(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocab
 def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batches: Iterable[Batch]) -> Means:
     """Means over all targets of all batches: loss, perplexity, accuracy, unigram_loss, and their number, targets.
 
-    Sums in float64 on the host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
+    And loss_decile_1 to loss_decile_10 for the frequency deciles that have a target, 1 being the most frequent. Sums in
+    float64 on the host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
     """
-    totals: dict[str, float] = {}
+    totals: dict[str, np.ndarray] = {}
     for batch in batches:
         for name, value in jax.device_get(step(params, batch)).items():
-            totals[name] = totals.get(name, 0.0) + float(value)
-    count = totals.pop("count", 0.0)
-    means = {name: value / count if count else 0.0 for name, value in totals.items()}
-    return {"targets": int(count), **means, "perplexity": math.exp(min(means.get("loss", 0.0), 700.0))}
+            totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
+    count = float(totals.pop("count", 0.0))
+    sums, counts = totals.pop("decile_loss", np.zeros(0)), totals.pop("decile_count", np.zeros(0))
+    means = {name: float(value) / count if count else 0.0 for name, value in totals.items()}
+    deciles = {f"loss_decile_{i}": float(s / c) for i, (s, c) in enumerate(zip(sums, counts), start=1) if c}
+    return {"targets": int(count), **means, "perplexity": math.exp(min(means.get("loss", 0.0), 700.0)), **deciles}
 
 
 def make_evaluation(
-    model: Model, vocabulary: Vocabulary, config: Config, folder: Path, manifest: dict, mesh: Mesh
+    model: Model,
+    vocabulary: Vocabulary,
+    config: Config,
+    folder: Path,
+    manifest: dict,
+    mesh: Mesh,
+    split: str = "eval",
 ) -> Callable[..., dict[str, Means]]:
-    """`evaluation(params, shuffled=False) -> {set: means}` over the held-out rows of each corpus that has any.
+    """`evaluation(params, shuffled=False) -> {set: means}` over the rows of a split of each corpus that has any.
 
     shuffled: also the loss with shuffled context, `shuffled_loss`.
     """
     plain = make_evaluation_step(model, vocabulary, config)
     with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True)
     sources = [corpus["source"] for corpus in manifest["corpora"]]
-    sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"]["eval"]["rows"]]
+    sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"][split]["rows"]]
     placed = sharding.batch_sharding(mesh)
 
     def evaluation(params: dict, shuffled: bool = False) -> dict[str, Means]:
         results = {}
         for i in sets:
-            result = evaluate(plain, params, data.evaluation_batches(folder, manifest, config, i, placed))
+            result = evaluate(plain, params, data.evaluation_batches(folder, manifest, config, i, placed, split))
             if shuffled:
-                batches = data.evaluation_batches(folder, manifest, config, i, placed)
+                batches = data.evaluation_batches(folder, manifest, config, i, placed, split)
                 result["shuffled_loss"] = evaluate(with_shuffled, params, batches)["loss"]
             results[set_names(sources)[i]] = result
         return results

@@ -9,7 +9,9 @@ from ml_collections import config_flags
 
 from mlm_jax.config import Config, ConfigError
 
-USER_ERROR = 2  # exit code: what the user can mend
+# exit codes; 0: all planned steps are done, 1: anything else
+USER_ERROR = 2  # what the user can mend
+PREEMPTED = 3  # stopped on demand, after a good save
 
 
 class Usage(Exception):

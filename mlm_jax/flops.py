@@ -7,7 +7,7 @@ scan over layers once.
 
 import re
 
-from mlm_jax.config import ModelConfig
+from mlm_jax.config import Config, Derived, ModelConfig
 
 # Dense bf16 operations per second of one jax device, by pattern of its `device_kind`; the first match counts. From the
 # vendors' data sheets (without sparsity). One device is one core of two on TPU v2, v3 and 7x, else a whole chip.
@@ -64,6 +64,12 @@ def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int)
     for each one of the forward pass: by its input and by its weight.
     """
     return 3 * rows * forward(model, t, q, m, vocab_rows)
+
+
+def of_run(config: Config, derived: Derived) -> int:
+    """Forward and backward pass of an optimizer step of a run; its last layer and head at the selected positions."""
+    m = derived.capacity
+    return step(config.model, config.batch_size, config.row_length, m, m, derived.vocab_rows)
 
 
 def utilisation(

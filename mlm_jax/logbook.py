@@ -1,45 +1,105 @@
 """The metrics of steps and evaluations on their way from the device to files and to the terminal."""
 
+import collections
+import contextlib
+import datetime
+import json
 import math
+import platform
 import time
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import jax
 
 from mlm_jax import flops
 from mlm_jax.config import Config, Derived
-from mlm_jax.console import evaluation_line
-from mlm_jax.metrics import JsonLines, Progress, Throughput
+from mlm_jax.console import evaluation_line, pace_line
+from mlm_jax.metrics import JsonLines, Progress, TensorBoard
+from mlm_jax.timing import Clock, Throughput
+
+LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
+STARTS = "starts.jsonl"
+VERSIONS = ("mlm-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+STEPS, SAMPLES = "metrics.jsonl", "samples.jsonl"  # lines of later steps are removed when a run goes on
+
+
+def record_start(
+    workdir: Path, began: float, step: int, command: str, derived: Derived, device_kind: str, active: bool
+) -> float:
+    """Adds a line to `starts.jsonl`: when, from which step, by which command, versions and devices.
+
+    began: now, or a little before, in seconds since 1970. Returns when the run started first.
+    """
+    if not active:
+        return began
+    now = datetime.datetime.fromtimestamp(began, datetime.UTC)
+    file = JsonLines(workdir / STARTS)
+    file.write(
+        {
+            "time": now.isoformat(),
+            "step": step,
+            "command": command,
+            "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS}},
+            "system": platform.platform(),
+            "platform": jax.default_backend(),
+            "device_kind": device_kind,
+            "devices": derived.devices,
+            "processes": derived.processes,
+            "mesh": derived.mesh,
+        }
+    )
+    file.close()
+    with open(workdir / STARTS, encoding="utf-8") as lines:
+        first = json.loads(next(lines))["time"]
+    return datetime.datetime.fromisoformat(first).timestamp()
 
 
 class Logbook:
-    """Metrics of steps and evaluations, to `metrics.jsonl` and to the line of progress.
+    """Metrics to `metrics.jsonl`, to TensorBoard and to the line of progress; samples to `samples.jsonl`.
 
     The metrics of a step are read from the device when the next one has been dispatched, so that it never waits.
-    rows_before: rows read before step 1, were all steps of the present batch size.
+    rows_before: rows read before step 1, were all steps of the present batch size; done: the step it goes on from.
     """
 
     def __init__(
-        self, workdir: Path, config: Config, derived: Derived, device_kind: str, progress: Progress, rows_before: int
+        self,
+        workdir: Path,
+        config: Config,
+        derived: Derived,
+        device_kind: str,
+        progress: Progress,
+        clock: Clock,
+        rows_before: int,
+        done: int,
     ):
         self.config, self.derived, self.device_kind, self.progress = config, derived, device_kind, progress
-        self.rows_before = rows_before
-        self.log = JsonLines(workdir / "metrics.jsonl", progress.active)
+        self.rows_before, self.clock = rows_before, clock
+        self.files = [
+            JsonLines(workdir / STEPS, progress.active),
+            TensorBoard(workdir / "tensorboard", done, progress.active),
+        ]
+        self.samples = JsonLines(workdir / SAMPLES, progress.active)
         self.throughput = Throughput()
-        self.pending: tuple[int, dict] | None = None
-        self.step_flops = flops.step(
-            config.model,
-            config.batch_size,
-            config.row_length,
-            derived.capacity,
-            derived.capacity,
-            derived.vocab_rows,
-        )
-        self.resumed_at = time.monotonic()
+        self.seconds: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
+        self.waits: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
+        self.pending: tuple[int, dict, float] | None = None
+        self.waited = 0.0
+        self.step_flops = flops.of_run(config, derived)
+
+    def next_batch(self, batches: Iterator) -> object:
+        """The next batch; the time for which the device had to wait for it is that step's `time/input_wait`."""
+        began = time.monotonic()
+        with self.clock.during("input"):
+            batch = next(batches)
+        idle = self.pending is None or self.pending[1]["loss"].is_ready()  # else the device was still at work
+        self.waited = time.monotonic() - began if idle else 0.0
+        return batch
 
     def step(self, number: int, values: dict) -> None:
         """Takes the metrics of a step that was dispatched, and writes those of the step before."""
-        before, self.pending = self.pending, (number, values)
+        before, self.pending = self.pending, (number, values, self.waited)
         if before:
             self._write(*before)
 
@@ -48,35 +108,58 @@ class Logbook:
         before, self.pending = self.pending, None
         if before:
             self._write(*before)
-        self.log.sync()
-        self.resumed_at = time.monotonic()
+        for file in self.files:
+            file.sync()
 
-    def evaluation(self, number: int, results: dict[str, dict]) -> None:
-        """Writes and shows the results of each held-out set; the time since `flush` does not count as training."""
-        self.throughput.exclude(time.monotonic() - self.resumed_at)
-        if not results:  # no held-out rows
-            return
-        named = {f"eval/{name}/{key}": value for name, result in results.items() for key, value in result.items()}
-        self.log.write({"step": number, **named})
+    @contextlib.contextmanager
+    def pause(self, kind: str) -> Iterator[None]:
+        """Something else than steps, after the pending one; its time does not count as that of a step."""
+        self.flush()
+        began = time.monotonic()
+        with self.clock.during(kind):
+            yield
+        self.throughput.exclude(time.monotonic() - began)
+
+    def evaluation(self, number: int, results: dict[str, dict], samples: list[dict]) -> None:
+        """Writes and shows the results of each held-out set, and what the model guesses on samples."""
+        if samples:
+            self.samples.write({"step": number, "samples": samples})
+            self.samples.sync()
+        if results:
+            named = {f"eval/{name}/{key}": value for name, result in results.items() for key, value in result.items()}
+            self._to_files({"step": number, **named})
         for name, result in results.items():
             self.progress.message(f"step {number:,}  {evaluation_line(name, result)}")
+        if self.seconds:
+            self.progress.message(pace_line(self.seconds, self.waits, self.clock.goodput))
+        for name, result in results.items():
             if not math.isfinite(result["loss"]):
                 raise FloatingPointError(f"step {number}: the loss on {name} is {result['loss']}")
 
     def close(self) -> None:
-        self.log.close()
+        for file in (*self.files, self.samples):
+            file.close()
 
-    def _write(self, number: int, values: dict) -> None:
+    def _to_files(self, record: dict) -> None:
+        for file in self.files:
+            file.write(record)
+
+    def _write(self, number: int, values: dict, waited: float) -> None:
         """Raises FloatingPointError, naming the step, where its loss is not finite."""
         values = jax.device_get(values)
-        self.throughput.add(values["tokens"])
+        if self.clock.kind == "starting":  # compiled, and the first step is done
+            self.clock.switch("training")
+        seconds = self.throughput.add(values["tokens"])
+        if seconds is not None:
+            self.seconds.append(seconds)
+            self.waits.append(waited)
         speed = self.throughput.tokens_per_second
         mfu = None
         if speed:
             places = self.derived.tokens_per_step
             mfu = flops.utilisation(self.step_flops, places, speed, self.derived.devices, self.device_kind)
         rows_read = self.rows_before + number * self.config.batch_size
-        self.log.write(
+        self._to_files(
             {
                 "step": number,
                 "epoch": rows_read / self.derived.train_rows,
@@ -91,10 +174,13 @@ class Logbook:
                 "throughput/mfu": mfu,
                 "train/mlm/loss": values["mlm/loss"],
                 "train/mlm/accuracy": values["mlm/accuracy"],
+                "time/step": seconds,
+                "time/input_wait": waited,
+                "time/goodput": self.clock.goodput,
             }
         )
         for name in ("loss", "grad_norm"):
             if not math.isfinite(values[name]):
                 raise FloatingPointError(f"step {number}: {name} is {values[name]}")
         left = self.throughput.seconds_left(self.config.steps - number)
-        self.progress.update(number, values["loss"], values["learning_rate"], speed, left)
+        self.progress.update(number, values["loss"], values["learning_rate"], speed, left, mfu)

@@ -1,6 +1,5 @@
-"""What a run says of itself: totals on the host, metrics.jsonl, throughput, and one line of progress."""
+"""What a run says of itself: metrics.jsonl, TensorBoard events, and one line of progress."""
 
-import collections
 import io
 import json
 import math
@@ -45,6 +44,41 @@ class JsonLines:
             self.file = None
 
 
+class TensorBoard:
+    """Writes the numbers of records as TensorBoard events; does nothing where it is not active.
+
+    after: the step that the run goes on from; what an earlier start wrote of later steps is hidden.
+    """
+
+    def __init__(self, folder: str | Path, after: int, active: bool = True):
+        self.writer = None
+        if active:
+            from tensorboardX import SummaryWriter
+
+            self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+
+    def write(self, record: Mapping) -> None:
+        """One event at `record["step"]` with all its numbers; hashes, which mean nothing as numbers, are left out."""
+        if not self.writer:
+            return
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = {name: value for name, value in _plain(record).items() if isinstance(value, (int, float))}
+        step = values.pop("step")
+        kept = {name: value for name, value in values.items() if not name.endswith("/hash")}
+        summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in kept.items()])
+        self.writer.file_writer.add_summary(summary, step)
+
+    def sync(self) -> None:
+        if self.writer:
+            self.writer.flush()
+
+    def close(self) -> None:
+        if self.writer:
+            self.writer.close()
+            self.writer = None
+
+
 def _plain(value: object) -> object:
     """JSON's own types from numpy and device scalars and arrays."""
     if isinstance(value, Mapping):
@@ -87,39 +121,6 @@ def _is_up_to(line: bytes, step: int) -> bool:
     return line.endswith(b"\n") and isinstance(record, dict) and record.get("step", 0) <= step
 
 
-class Throughput:
-    """Tokens and steps per second over the latest `window` steps.
-
-    Times are those at which a step is known to be finished; the first one only starts the clock, so that compilation
-    is not counted. Times are in seconds of one clock, `time.monotonic()` unless given.
-    """
-
-    def __init__(self, window: int = 50):
-        self.marks: collections.deque[tuple[float, float]] = collections.deque(maxlen=window + 1)
-
-    def add(self, tokens: Number, now: float | None = None) -> None:
-        """A step with so many real tokens has finished."""
-        self.marks.append((time.monotonic() if now is None else now, float(tokens)))
-
-    def exclude(self, seconds: Number) -> None:
-        """Time that was spent on something else than steps, such as an evaluation, does not count."""
-        self.marks = collections.deque(((at + float(seconds), n) for at, n in self.marks), maxlen=self.marks.maxlen)
-
-    def _seconds(self) -> float:
-        return self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """None until two steps have finished."""
-        seconds = self._seconds()
-        return sum(tokens for _, tokens in list(self.marks)[1:]) / seconds if seconds > 0 else None
-
-    def seconds_left(self, steps: int) -> float | None:
-        """How long `steps` more take at the present rate."""
-        seconds = self._seconds()
-        return steps * seconds / (len(self.marks) - 1) if seconds > 0 else None
-
-
 class Progress:
     """One line of progress: rewritten in place on a terminal, a plain line every `every_seconds` elsewhere."""
 
@@ -141,6 +142,7 @@ class Progress:
         learning_rate: Number,
         tokens_per_second: Number | None = None,
         seconds_left: Number | None = None,
+        mfu: Number | None = None,
         now: float | None = None,
     ) -> None:
         """Shows the state after `step`, if it is the last step or enough time has passed."""
@@ -151,6 +153,8 @@ class Progress:
         parts = [f"step {step:,}/{self.steps:,}", f"loss {float(loss):.3f}", f"lr {float(learning_rate):.1e}"]
         if tokens_per_second is not None:
             parts.append(f"{short(tokens_per_second)} tokens/s")
+        if mfu is not None:
+            parts.append(f"MFU {float(mfu):.1%}")
         if seconds_left is not None:
             parts.append(f"left {duration(seconds_left)}")
         self._show("  ".join(parts))

@@ -6,8 +6,14 @@ processes that prepare rows load this module too, and stay light.
 
 import contextlib
 import dataclasses
+import errno
 import functools
+import json
+import os
+import shlex
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +22,8 @@ from absl import flags
 
 from mlm_jax import config as config_module
 from mlm_jax import records, runtime
-from mlm_jax.config import Config, ConfigError
-from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+from mlm_jax.config import Config, ConfigError, SaveError
+from mlm_jax.flags import PREEMPTED, USER_ERROR, Arguments, Usage, parse
 
 USAGE = """usage: python -m mlm_jax.train --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
 
@@ -26,28 +32,54 @@ checkpoint. Example:
 
   python -m mlm_jax.train --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
 """
+FAILURE = 1  # exit code of what is neither the user's to mend nor a preemption
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("print_config", False, "show the config and all derived numbers, then stop", flag_values=values)
+    flags.DEFINE_integer("profile", 0, "trace so many steps, to WORKDIR/profile", lower_bound=0, flag_values=values)
     flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0 of several", flag_values=values)
     flags.DEFINE_integer("num_processes", None, "number of processes", flag_values=values)
     flags.DEFINE_integer("process_id", None, "number of this process, from 0", flag_values=values)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code. What the user can mend is one message and exit code 2."""
+    """Runs the command line; returns the exit code. What went wrong is one message where it is known."""
+    began, argv = time.time(), sys.argv[1:] if argv is None else argv
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv, USAGE, define=define)
+        arguments = parse(argv, USAGE, define=define)
         if arguments.rest:
             raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        return run(arguments)
+        return run(arguments, shlex.join(["python", "-m", "mlm_jax.train", *argv]), began)
     except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+        return failed(str(error), USER_ERROR)
+    except FloatingPointError as error:
+        return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
+    except Exception as error:
+        if isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in DISK_ERRORS):
+            return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
+        if runtime.processes == 1:
+            raise
+        return failed(traceback.format_exc(), FAILURE)
 
 
-def run(arguments: Arguments) -> int:
+def failed(message: str, code: int) -> int:
+    """Says what went wrong; returns the exit code, and leaves at once where the others would wait for this process."""
+    print(f"mlm_jax: {message}", file=sys.stderr, flush=True)
+    if runtime.processes > 1:
+        os._exit(code)
+    return code
+
+
+def newest_checkpoint(workdir: Path) -> str:
+    from mlm_jax.checkpoint import newest
+
+    found = newest(workdir)
+    return f"; the newest whole checkpoint is of step {found:,}" if found else "; there is no checkpoint yet"
+
+
+def run(arguments: Arguments, command: str, began: float) -> int:
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     if None in several and several != (None, None, None):
         raise Usage("--coordinator_address, --num_processes and --process_id go together")
@@ -70,7 +102,7 @@ def run(arguments: Arguments) -> int:
         print(console.print_config(config, derived, rates))
         return 0
     config_module.check_writable(workdir)
-    return train(config, workdir)
+    return train(config, workdir, command, began, arguments.profile)
 
 
 def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Callable) -> tuple[Path, dict]:
@@ -96,15 +128,20 @@ def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Call
     return folder, records.read_manifest(folder)
 
 
-def train(config: Config, workdir: Path) -> int:
-    """Trains to `config.steps`, from the newest checkpoint if there is one."""
+def train(config: Config, workdir: Path, command: str, began: float, profile_steps: int) -> int:
+    """Trains to `config.steps`, from the newest checkpoint if there is one; returns the exit code.
+
+    command: noted in `starts.jsonl`; began: when the program did, in seconds since 1970; profile_steps: how many steps
+    to trace.
+    """
     import jax
 
-    from mlm_jax import console, data, metrics, optim, sharding, state, step
+    from mlm_jax import console, data, logbook, metrics, optim, sharding, state, step, timing
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
+    from mlm_jax.compilation import Watched
     from mlm_jax.evaluate import make_evaluation
-    from mlm_jax.logbook import Logbook
     from mlm_jax.models import build
+    from mlm_jax.samples import make_samples
     from mlm_jax.tokenizer import Tokenizer
 
     first = jax.process_index() == 0
@@ -124,48 +161,86 @@ def train(config: Config, workdir: Path) -> int:
     progress.message(console.startup(config, derived, kind, rates, manifest))
 
     facts = {"tokenizer": tokenizer.hash, "data": manifest["fingerprint"], "config": dataclasses.asdict(config)}
+    done, rows_read, spent = 0, 0, {}
     if checkpoints.latest is None:
-        done, rows_read = 0, 0
         with sharding.activate(mesh, config.mesh):
             now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
     else:
         done = checkpoints.latest
         if done > config.steps:
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
-        rows_read = position(read_meta(workdir, done), facts, workdir)
+        saved = read_meta(workdir, done)
+        rows_read, spent = position(saved, facts, workdir), saved["spent"]
         now = checkpoints.restore(done, target)
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
+        for change in console.changes(saved["config"], json.loads(config_module.to_json(config))):
+            progress.message(f"  since the checkpoint: {change}")
     if done >= config.steps:
         return finish(checkpoints, done, config, workdir, progress)
+    done_before = done
+    started_at = logbook.record_start(workdir, began, done, command, derived, kind, first)
     if first:
-        metrics.truncate(workdir / "metrics.jsonl", done)
+        for name in (logbook.STEPS, logbook.SAMPLES):
+            metrics.truncate(workdir / name, done)
         (workdir / "config.json").write_text(config_module.to_json(config) + "\n", encoding="utf-8")
         tokenizer.save(workdir / "tokenizer")
 
-    batches = data.train_batches(folder, manifest, config, rows_read, sharding.batch_sharding(mesh, leading=1))
-    train_step = step.make_train_step(model, optimizer, vocabulary, config, mesh)
+    placed = sharding.batch_sharding(mesh, leading=1)
+    progress.message(console.first_rows_line(data.first_rows(manifest, config, rows_read, placed)))
+    batches = data.train_batches(folder, manifest, config, rows_read, placed)
+    train_step = Watched(
+        step.make_train_step(model, optimizer, vocabulary, config, mesh), "train_step", progress.message
+    )
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
+    samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
     roots = step.roots(config.seed)
-    logbook = Logbook(workdir, config, derived, kind, progress, rows_read - done * config.batch_size)
+    clock = timing.Clock(started_at, spent, began)
+    rows_before = rows_read - done * config.batch_size
+    log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)
+    stop = runtime.Stop()
+    profile = runtime.Profile(workdir / "profile", profile_steps if first else 0, progress.message)
     with (
         sharding.activate(mesh, config.mesh),
         contextlib.closing(batches),
-        contextlib.closing(logbook),
+        contextlib.closing(train_step),
+        contextlib.closing(log),
+        contextlib.closing(stop),
+        contextlib.closing(profile),
         contextlib.closing(checkpoints),
     ):
         for number in range(done + 1, config.steps + 1):
-            now, values = train_step(now, next(batches), roots)
-            logbook.step(number, values)  # reads those of the step before, while this one runs
-            last = number == config.steps
+            now, values = train_step(now, log.next_batch(batches), roots)
+            log.step(number, values)  # reads those of the step before, while this one runs
+            profile.step(values)
+            if number == done_before + 1:
+                log.flush()
+                progress.message(console.first_step_line(time.time() - began, train_step.seconds, train_step.hits))
+            last, stopping = number == config.steps, stop.at(number)
             if last or number % config.evaluate.every_steps == 0:
-                logbook.flush()
-                logbook.evaluation(number, evaluation(now.params, shuffled=last))
-            if last or number % config.checkpoint.every_steps == 0:
-                logbook.flush()  # the lines of a saved step are on the disk before it is, and its loss is finite
-                rows_read += (number - done) * config.batch_size
-                done = number
-                checkpoints.save(number, now, {**facts, "rows_read": rows_read})
+                with log.pause("evaluation"):
+                    log.evaluation(number, evaluation(now.params, shuffled=last), samples(now.params))
+                    write_report(workdir, progress)
+            if last or stopping or number % config.checkpoint.every_steps == 0:
+                # the lines of a saved step are on the disk before it is, and its loss is finite
+                with log.pause("saving"):
+                    rows_read += (number - done) * config.batch_size
+                    done = number
+                    checkpoints.save(number, now, {**facts, "rows_read": rows_read, "spent": clock.totals()})
+            if stopping:
+                break
+        progress.message(console.time_line(clock.elapsed, clock.shares()))
     return finish(checkpoints, done, config, workdir, progress)
+
+
+def write_report(workdir: Path, progress) -> None:
+    """Brings `report.html` up to date. A report that fails is no reason to end a run."""
+    from mlm_jax import report
+
+    if progress.active:
+        try:
+            report.write(workdir)
+        except Exception as error:
+            progress.message(f"warning: {workdir / 'report.html'} was not written: {error!r}")
 
 
 def position(saved: dict, facts: dict, workdir: Path) -> int:
@@ -184,9 +259,14 @@ def position(saved: dict, facts: dict, workdir: Path) -> int:
 def finish(checkpoints, done: int, config: Config, workdir: Path, progress) -> int:
     """Verifies the last checkpoint (a `checkpoint.Checkpoints`), says where it is, and returns the exit code."""
     checkpoints.verify(done)
+    write_report(workdir, progress)
     progress.close()
+    where = f"{done:,} of {config.steps:,} steps, checkpoint {workdir / 'checkpoints' / str(done)}"
+    if done < config.steps:
+        progress.message(f"stopped: {where}\nthe same command goes on from there")
+        return PREEMPTED
     progress.message(
-        f"done: {done:,} of {config.steps:,} steps, checkpoint {workdir / 'checkpoints' / str(done)}\n"
+        f"done: {where}\nlook: {workdir / 'report.html'}\n"
         f'try:  python -m mlm_jax fill-mask --workdir={workdir} "text with a [MASK]"'
     )
     return 0

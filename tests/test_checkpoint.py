@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from mlm_jax import checkpoint
-from mlm_jax.config import ConfigError
+from mlm_jax.config import ConfigError, SaveError
 
 ROOT = Path(__file__).parents[1]
 META = {"rows_read": 12, "config": {"seed": 0, "weights": [0.5, None]}, "tokenizer": "abc"}
@@ -197,10 +197,10 @@ def test_a_failed_save_surfaces_at_the_next_one_and_at_the_end(tmp_path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.ocp, "save_async", lambda *args, **kwargs: Full())
         store.save(2, make_state(), META)
-        with pytest.raises(RuntimeError, match=r"checkpoints/2: not saved: .*No space left"):
+        with pytest.raises(SaveError, match=r"checkpoints/2: not saved: .*No space left"):
             store.save(3, make_state(), META)
         store.save(4, make_state(), META)
-        with pytest.raises(RuntimeError, match=r"checkpoints/4: not saved"):
+        with pytest.raises(SaveError, match=r"checkpoints/4: not saved"):
             store.close()
         assert store.latest == 1
 
@@ -214,7 +214,7 @@ def test_a_save_that_is_declined_is_an_error(tmp_path, monkeypatch, answer):
     declined = None if answer is None else Response()
     monkeypatch.setattr(checkpoint.ocp, "save_async", lambda *args, **kwargs: declined)
     store = checkpoint.Checkpoints(tmp_path, keep=2)
-    with pytest.raises(RuntimeError, match="declined"):
+    with pytest.raises(SaveError, match="declined"):
         store.save(1, make_state(), META)
         store.close()
 
@@ -222,7 +222,7 @@ def test_a_save_that_is_declined_is_an_error(tmp_path, monkeypatch, answer):
 def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
     store = checkpoint.Checkpoints(tmp_path, keep=2)
-    with pytest.raises(OSError):
+    with pytest.raises(SaveError, match=r"checkpoints/1: not saved: .*File exists"):
         store.save(1, make_state(), META)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from batches import CLS, MASK, SEP, batch, random_batch, vocabulary
 
 from mlm_jax.config import Config, MaskConfig, ModelConfig
-from mlm_jax.evaluate import evaluate, make_evaluation_step, shuffle, unigram_losses
+from mlm_jax.evaluate import evaluate, frequency_deciles, make_evaluation_step, shuffle, unigram_losses
 from mlm_jax.masking import mask, maskable
 from mlm_jax.models import build
 from mlm_jax.step import root
@@ -38,6 +38,26 @@ def test_unigram_loss_by_hand():
     np.testing.assert_allclose(unigram_losses(words)[5:], -np.log([4 / 7, 1 / 7, 2 / 7]), rtol=1e-6)
 
 
+def test_frequency_deciles_by_hand():
+    # ids 5.. have 40, 20, 20, 10, 5, 5 of 100 tokens: their middles are at 20, 50, 70, 85, 92.5 and 97.5
+    words = dataclasses.replace(vocabulary(11), counts=np.array([9, 9, 9, 9, 9, 20, 5, 40, 5, 20, 10]))
+    assert frequency_deciles(words)[5:].tolist() == [6, 10, 3, 10, 8, 9]
+
+
+def test_losses_by_decile_add_up_to_the_loss():
+    rows = random_batch(seed=0, b=4, t=16)
+    model = build(CONFIG.model, 40)
+    sums = jax.device_get(make_evaluation_step(model, vocabulary(40), CONFIG)(model.init(root(0, 3)), rows))
+    assert sums["decile_count"].sum() == sums["count"]
+    np.testing.assert_allclose(sums["decile_loss"].sum(), sums["loss"], rtol=1e-5)
+    selected = np.asarray(mask(root(0, 2), rows, vocabulary(40), MaskConfig(rate=0.3), 0.3).selected)
+    deciles = frequency_deciles(vocabulary(40))[np.asarray(rows.tokens)[selected]]
+    np.testing.assert_array_equal(sums["decile_count"], np.bincount(deciles, minlength=11)[1:])
+    means = evaluate(lambda params, batch: {**sums, "decile_count": np.eye(10)[2] * 4}, {}, [rows])
+    assert [name for name in means if "decile" in name] == ["loss_decile_3"]
+    assert math.isclose(means["loss_decile_3"], sums["decile_loss"][2] / 4, rel_tol=1e-6)
+
+
 def test_sums_of_a_step_against_numpy():
     rows = random_batch(seed=0, b=4, t=16)
     model = build(CONFIG.model, 40)
@@ -64,9 +84,8 @@ def test_masks_of_evaluation_do_not_depend_on_the_visit_nor_the_seed_of_the_run(
     step = make_evaluation_step(model, vocabulary(40), CONFIG)
     other = make_evaluation_step(model, vocabulary(40), dataclasses.replace(CONFIG, seed=5))
     later = dataclasses.replace(rows, visit=rows.visit + 3)
-    assert (
-        jax.device_get(step(params, rows)) == jax.device_get(step(params, later)) == jax.device_get(other(params, rows))
-    )
+    jax.tree.map(np.testing.assert_array_equal, step(params, rows), step(params, later))
+    jax.tree.map(np.testing.assert_array_equal, step(params, rows), other(params, rows))
 
 
 def test_padding_rows_count_for_nothing():

@@ -5,8 +5,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "mlm_jax"
 HOST = ["config", "flags", "text", "tokenizer", "records", "prepare"]  # never import jax: worker processes stay light
-ARRAYS = ["runtime", "tree", "sharding", "flops", "metrics", "batch", "data", "masking", "kernels", "models", "convert"]
-ARRAYS += ["objectives", "optim", "state", "checkpoint", "step", "evaluate", "console", "logbook", "report"]
+ARRAYS = ["runtime", "tree", "compilation", "sharding", "flops", "timing", "metrics", "batch", "data", "masking"]
+ARRAYS += ["kernels", "models", "convert"]
+ARRAYS += ["objectives", "optim", "state", "checkpoint", "step", "evaluate", "samples", "console", "logbook", "report"]
 PROGRAMS = ["train", "cli", "__main__"]
 ORDER = HOST + ARRAYS + PROGRAMS
 

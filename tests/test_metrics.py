@@ -1,5 +1,6 @@
 import io
 import json
+import struct
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,21 +62,22 @@ def test_a_last_line_without_its_end_is_torn_even_if_it_parses(tmp_path):
     assert path.read_text() == '{"step": 1}\n'
 
 
-def test_throughput_over_a_window():
-    throughput = metrics.Throughput(window=2)
-    assert throughput.tokens_per_second is None and throughput.seconds_left(10) is None
-    throughput.add(1000, now=50.0)  # the first step: compilation
-    assert throughput.tokens_per_second is None
-    throughput.add(100, now=51.0)
-    assert throughput.tokens_per_second == 100
-    throughput.add(200, now=52.0)
-    assert throughput.tokens_per_second == 150
-    assert throughput.seconds_left(10) == 10
-    throughput.add(300, now=54.0)  # the window holds two steps: 500 tokens in 3 seconds
-    assert throughput.tokens_per_second == pytest.approx(500 / 3)
-    throughput.exclude(100.0)
-    throughput.add(100, now=156.0)
-    assert throughput.tokens_per_second == pytest.approx(400 / 4)
+def test_tensorboard_events_are_read_back(tmp_path):
+    from tensorboardX.proto.event_pb2 import Event
+
+    writer = metrics.TensorBoard(tmp_path, after=2)
+    writer.write({"step": 3, "train/loss": jnp.float32(0.5), "rows/hash": np.uint32(7), "throughput/mfu": None})
+    writer.sync()
+    writer.close()
+    events, data = [], next(tmp_path.iterdir()).read_bytes()
+    while data:  # TFRecords: length, its checksum, the event, its checksum
+        (size,) = struct.unpack("<Q", data[:8])
+        events.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    starts = [event for event in events if event.HasField("session_log")]
+    assert [(event.step, event.session_log.status) for event in starts] == [(3, 1)]  # START hides what came later
+    found = [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
+    assert found == [(3, "train/loss", 0.5)]
 
 
 def test_progress_in_a_log_is_one_plain_line_every_few_seconds():
@@ -85,13 +87,13 @@ def test_progress_in_a_log_is_one_plain_line_every_few_seconds():
     progress.update(2, 9.0, 1e-6, now=9.0)
     progress.update(1200, 4.2134, 2.1e-3, 31_234.5, 192.3, now=10.0)
     progress.message("step 1,200  held out: loss 4.1")
-    progress.update(3000, 3.0, 0.0, 31_234.5, 0.0, now=11.0)
+    progress.update(3000, 3.0, 0.0, 31_234.5, 0.0, 0.4567, now=11.0)
     progress.close()
     assert stream.getvalue().splitlines() == [
         "step 1/3,000  loss 9.010  lr 1.0e-06",
         "step 1,200/3,000  loss 4.213  lr 2.1e-03  31.2k tokens/s  left 03:12",
         "step 1,200  held out: loss 4.1",
-        "step 3,000/3,000  loss 3.000  lr 0.0e+00  31.2k tokens/s  left 00:00",
+        "step 3,000/3,000  loss 3.000  lr 0.0e+00  31.2k tokens/s  MFU 45.7%  left 00:00",
     ]
 
 

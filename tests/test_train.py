@@ -1,15 +1,18 @@
 """The program end to end, on a shrunk copy of the shipped config and a small generated language."""
 
+import errno
 import json
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from mlm_jax import logbook
+from mlm_jax import checkpoint, logbook
 from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import fill_mask, prepare
 from mlm_jax.evaluate import set_names
@@ -58,6 +61,11 @@ def steps_of(workdir):
     return kept
 
 
+def untimed(line):
+    """What is the same in every run: all but times."""
+    return {key: value for key, value in line.items() if not key.startswith(("time/", "throughput/"))}
+
+
 @pytest.fixture(scope="module")
 def straight(text, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "straight"
@@ -72,6 +80,10 @@ def test_what_a_run_leaves_behind(straight):
         "rows",
         "checkpoints",
         "metrics.jsonl",
+        "samples.jsonl",
+        "starts.jsonl",
+        "tensorboard",
+        "report.html",
     }
     assert sorted(path.name for path in (straight / "checkpoints").iterdir()) == ["12", "8"]
     steps = steps_of(straight)
@@ -84,6 +96,9 @@ def test_what_a_run_leaves_behind(straight):
     evaluations = [line for line in lines if "eval/small/loss" in line]
     assert [line["step"] for line in evaluations] == [6, 12]
     assert set(evaluations[1]) >= {"eval/small/accuracy", "eval/small/unigram_loss", "eval/small/shuffled_loss"}
+    deciles = [evaluations[1].get(f"eval/small/loss_decile_{i}") for i in range(1, 11)]
+    assert sum(loss is not None for loss in deciles) > 3
+    assert 0 < steps[12]["time/step"] < 60 and 0 <= steps[12]["time/goodput"] <= 1
 
 
 def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
@@ -101,8 +116,10 @@ def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, mon
     assert main(command(text, tmp_path)) == 0
     assert "goes on after step 8" in capfd.readouterr().err
     one, other = steps_of(straight), steps_of(tmp_path)
-    timing = "throughput/tokens_per_second"
-    assert [{**line, timing: 0} for line in one.values()] == [{**line, timing: 0} for line in other.values()]
+    assert list(map(untimed, one.values())) == list(map(untimed, other.values()))
+    starts = [json.loads(line) for line in (tmp_path / "starts.jsonl").read_text().splitlines()]
+    assert [start["step"] for start in starts] == [0, 8] and "--workdir=" in starts[1]["command"]
+    assert [json.loads(line)["step"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()] == [6, 12]
 
 
 def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_path, capfd):
@@ -118,6 +135,50 @@ def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_pa
     steps = steps_of(more)
     assert list(steps) == list(range(1, 15))
     assert steps[14]["epoch"] == pytest.approx(steps[12]["epoch"] * 14 / 12)
+
+
+def test_sigterm_saves_and_the_run_goes_on_as_if_nothing_had_been(straight, text, tmp_path, monkeypatch, capfd):
+    step = logbook.Logbook.step
+
+    def terminated_at_five(self, number, values):
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(self, number, values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logbook.Logbook, "step", terminated_at_five)
+        assert main(command(text, tmp_path)) == 3
+    said = capfd.readouterr().err
+    assert "stopped: 5 of 12 steps" in said and f"checkpoint {tmp_path}/checkpoints/5" in said
+    assert newest(tmp_path) == 5
+    assert main(command(text, tmp_path)) == 0
+    assert [untimed(line) for line in steps_of(tmp_path).values()] == [
+        untimed(line) for line in steps_of(straight).values()
+    ]
+
+
+def test_a_save_that_fails_is_one_line_that_names_what_is_left(text, tmp_path, monkeypatch, capfd):
+    save = checkpoint.ocp.save_async
+
+    def full(folder, *args, **kwargs):
+        if folder.name == "8":
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+        return save(folder, *args, **kwargs)
+
+    monkeypatch.setattr(checkpoint.ocp, "save_async", full)
+    assert main(command(text, tmp_path)) == 1
+    said = capfd.readouterr().err
+    assert "checkpoints/8: not saved: [Errno 28] No space left on device" in said and "Traceback" not in said
+    assert said.strip().endswith("the newest whole checkpoint is of step 4")
+
+
+def test_what_changed_since_the_checkpoint_is_said(straight, text, tmp_path, capfd):
+    copy = tmp_path / "copy"
+    shutil.copytree(straight, copy)
+    assert main(command(text, copy, "--config.steps=13", "--config.mask.rate=0.2", "--config.evaluate.rows=4")) == 0
+    said = capfd.readouterr().err
+    for change in ("steps was 12, is 13", "mask.rate was 0.15, is 0.2", "evaluate.rows was 0, is 4"):
+        assert f"since the checkpoint: {change}" in said
 
 
 def test_prepare_leaves_the_rows_of_a_run_alone(straight, text, capfd):
@@ -149,9 +210,13 @@ def test_rows_that_are_gone(straight, text, tmp_path, capfd):
     assert "manifest.json" in capfd.readouterr().err
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_a_save(text, tmp_path):
-    with pytest.raises(FloatingPointError, match="step"):
-        main(command(text, tmp_path, "--config.optimizer.learning_rate=1e38", "--config.optimizer.clip_norm=0.0"))
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_save(text, tmp_path, capfd):
+    wild = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip_norm=0.0"]
+    assert main(command(text, tmp_path, *wild)) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"mlm_jax: step \d+: (loss|grad_norm) is (nan|inf); (there is no|the newest whole) checkpoint.*", last
+    )
     assert not steps_in(tmp_path) or newest(tmp_path) is not None
 
 

@@ -16,6 +16,7 @@ from mlm_jax.config.schema import (
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
+    SaveError,
     TokenizerConfig,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "SaveError",
     "TokenizerConfig",
     "capacity",
     "check",

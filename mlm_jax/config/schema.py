@@ -14,6 +14,10 @@ class ConfigError(ValueError):
         return type(self), (self.key, self.value, self.fix)
 
 
+class SaveError(RuntimeError):
+    """A checkpoint that could not be saved; its cause says why."""
+
+
 @dataclasses.dataclass(unsafe_hash=True)
 class DataConfig:
     """Where the text comes from and how it becomes rows."""

@@ -1,0 +1,144 @@
+"""A training step side by side with peers: same sizes, same rows, same machine, one after another in turn.
+
+    python benchmarks/step_against_peers.py --case=small --torch_python=PATH --keras_python=PATH
+
+Each contender (see peers/) is a process of its own. All start and warm up; then each in turn takes --steps steps, and
+that is repeated for --rounds rounds, so that they see the same machine and never run at the same time. A step is all
+that training does for it: reading or collating the batch, masks, forward, backward, clipping, AdamW. Float32, dropout
+0.1, rate 15 %, 80/10/10, single tokens, full rows of one document. Ratios are of the same round. A contender whose
+Python is not given is left out.
+
+With --keep_memory the peers' C library keeps freed memory as this project's does by itself (`runtime.start`): on a CPU
+much of the peers' time goes into asking the system for the same memory again in each step.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+PEERS = Path(__file__).parent / "peers"
+SETTLE_SECONDS = 0.5  # idle threads of the contender before spin for a while
+
+# What `runtime.keep_freed_memory` sets.
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+}
+
+COMMON = {"dropout": 0.1, "rate": 0.15, "learning_rate": 1e-4, "schedule_steps": 10_000}
+CASES = {
+    "small": {"layers": 2, "width": 128, "heads": 4, "rows": 64, "row_length": 64, "vocab_size": 4096},
+    "medium": {"layers": 4, "width": 256, "heads": 4, "rows": 32, "row_length": 128, "vocab_size": 8192},
+    "base": {"layers": 12, "width": 768, "heads": 12, "rows": 8, "row_length": 128, "vocab_size": 30522},
+}
+BATCHES = 32  # different batches of rows
+
+
+class Contender:
+    """A process that takes steps when it is told to."""
+
+    def __init__(self, name: str, python: str, script: str, case: dict, variables: dict[str, str]):
+        self.name, self.times = name, []
+        line = [python, str(PEERS / script), json.dumps(case)]
+        log = open(f"{case['folder']}/{script}.log", "w")  # noqa: SIM115 (lives as long as the process)
+        self.log = log.name
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        self.process = subprocess.Popen(line, **pipes, text=True, bufsize=1, env={**os.environ, **variables})
+        self.about = self._read()
+
+    def take(self, steps: int) -> float:
+        """Seconds a step."""
+        self.process.stdin.write(f"{steps}\n")
+        return self._read()["seconds"] / steps
+
+    def _read(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} ended:\n{Path(self.log).read_text()[-3000:]}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def case_of(name: str, folder: str) -> dict:
+    """The sizes of a case, and the file of its rows: CLS, ids of about Zipf's law, SEP."""
+    case = {**COMMON, **CASES[name], "folder": folder, "tokens": f"{folder}/tokens.npy"}
+    case |= {"hidden": 4 * case["width"], "max_positions": case["row_length"]}
+    t, rng = case["row_length"], np.random.default_rng(0)
+    # slots for predictions as this project counts them; KerasHub has as many
+    wanted = int(np.ceil(case["rate"] * t - 1e-9)) + t // 32
+    case["capacity"] = -(-wanted // 8) * 8
+    ordinary = case["vocab_size"] - 5
+    tokens = 4 + np.exp(rng.random((BATCHES * case["rows"], t)) * np.log(ordinary)).astype(np.int32)
+    tokens[:, 0], tokens[:, -1] = 2, 3
+    np.save(case["tokens"], tokens)
+    return case
+
+
+def start(arguments: argparse.Namespace, case: dict) -> list[Contender]:
+    """Starts and warms up one after another."""
+    places = [
+        ("this project", sys.executable, "ours.py"),
+        ("Hugging Face", arguments.torch_python, "hugging_face.py"),
+        ("KerasHub", arguments.keras_python, "keras_masked_lm.py"),
+    ]
+    contenders = []
+    for name, python, script in places:
+        if python:
+            began = time.perf_counter()
+            contender = Contender(name, python, script, case, KEEP_MEMORY if arguments.keep_memory else {})
+            contender.take(arguments.warm_up)
+            taken = time.perf_counter() - began
+            print(f"{name:14} {contender.about['parameters']:,} parameters; {contender.about['versions']}")
+            print(f"{'':14} ready after {taken:.1f} s", flush=True)
+            contenders.append(contender)
+    return contenders
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Median, and the lowest and highest in brackets."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f} {high:.{digits}f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=CASES, required=True)
+    parser.add_argument("--torch_python", help="python with torch and transformers")
+    parser.add_argument("--keras_python", help="python with keras-hub, jax and tensorflow-text")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5, help="steps a round")
+    parser.add_argument("--warm_up", type=int, default=3, help="steps before the first round")
+    parser.add_argument("--keep_memory", action="store_true", help="let the peers keep freed memory too")
+    arguments = parser.parse_args()
+    print(f"{arguments.case}: {CASES[arguments.case]}, {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = start(arguments, case_of(arguments.case, folder))
+        for number in range(arguments.rounds):
+            # every other round backwards, so that nobody always comes after the same one
+            for contender in contenders if number % 2 == 0 else reversed(contenders):
+                time.sleep(SETTLE_SECONDS)
+                contender.times.append(contender.take(arguments.steps))
+        for contender in contenders:
+            contender.close()
+    ours = contenders[0].times
+    print(f"{'':14} {'ms a step, median [range]':30} times this project's")
+    for contender in contenders:
+        milliseconds = [1e3 * seconds for seconds in contender.times]
+        ratios = [other / own for other, own in zip(contender.times, ours)]
+        print(f"{contender.name:14} {spread(milliseconds, 1):30} {spread(ratios, 2)}")
+
+
+if __name__ == "__main__":
+    main()

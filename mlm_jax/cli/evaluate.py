@@ -1,0 +1,130 @@
+"""`python -m mlm_jax evaluate --workdir=DIR`: losses of any checkpoint, on any rows, at several mask rates."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from mlm_jax import config as config_module
+from mlm_jax import records, runtime
+from mlm_jax.config import Config, ConfigError, MeshConfig
+from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+
+USAGE = """usage: python -m mlm_jax evaluate --workdir=DIR [--step=STEP,...|all] [--rows=DIR] [--rates=RATE,...]
+
+Evaluates the checkpoints of a run on held-out rows: MASK at every selected place, always the same places. Example:
+
+  python -m mlm_jax evaluate --workdir=runs/tiny --step=all --rates=0.15,0.3,0.5
+"""
+NEWEST, ALL = "newest", "all"
+
+
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE_list("step", [NEWEST], "checkpoints to evaluate: their steps, or all", flag_values=values)
+    flags.DEFINE_string("rows", None, "folder of prepared rows, by default those of the run", flag_values=values)
+    flags.DEFINE_enum("split", "eval", ["eval", "train"], "held-out rows, or training rows", flag_values=values)
+    flags.DEFINE_list("rates", [], "shares of the tokens to mask, by default that of the run", flag_values=values)
+    flags.DEFINE_integer("max_rows", 0, "most rows of each set; 0: all", lower_bound=0, flag_values=values)
+    flags.DEFINE_bool("shuffled", False, "also the loss with the words around shuffled", flag_values=values)
+    flags.DEFINE_bool("json", False, "one JSON object a result, for programs", flag_values=values)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        arguments = parse(argv, USAGE, needs_config=False, define=define)
+        if arguments.rest:
+            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
+        if not arguments.given("workdir"):
+            raise Usage("--workdir=DIR is missing")
+        for result in results(arguments):
+            print(json.dumps(result) if arguments.json else show(result), flush=True)
+        return 0
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def results(arguments: Arguments) -> Iterator[dict]:
+    """{"step", "rate", "set", and the means of `evaluate.evaluate`} for each checkpoint, rate and set."""
+    runtime.start()
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from mlm_jax import sharding
+    from mlm_jax.checkpoint import load_config, load_model
+    from mlm_jax.evaluate import make_evaluation
+
+    workdir = arguments.workdir
+    config = here(load_config(workdir), jax.device_count(), arguments.max_rows)
+    folder = Path(arguments.rows).expanduser() if arguments.rows else config_module.rows_folder(config, workdir)
+    manifest = records.read_manifest(folder)
+    if not any(corpus["splits"][arguments.split]["rows"] for corpus in manifest["corpora"]):
+        raise ConfigError("--rows", str(folder), f"has no rows of the split {arguments.split!r}")
+    config = dataclasses.replace(config, row_length=manifest["row_length"])
+    mesh = sharding.make_mesh(config_module.check(config, jax.device_count()).mesh)
+    evaluations: dict[float, object] = {}
+    for step in steps(arguments.step, workdir):
+        model, params, tokenizer = load_model(workdir, step, NamedSharding(mesh, PartitionSpec()))
+        if tokenizer.hash != manifest["tokenizer"]["hash"]:
+            raise ConfigError("--rows", str(folder), f"were made with another tokenizer than that of {workdir}")
+        vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
+        for rate in rates(arguments.rates, config):
+            if rate not in evaluations:
+                at_rate = dataclasses.replace(config.mask, rate=rate, max_rate=None)
+                fixed = dataclasses.replace(config, mask=at_rate)
+                evaluations[rate] = make_evaluation(model, vocabulary, fixed, folder, manifest, mesh, arguments.split)
+            with sharding.activate(mesh, config.mesh):
+                found = evaluations[rate](params, shuffled=arguments.shuffled)
+            for name, means in found.items():
+                yield {"step": step, "rate": rate, "set": name, **means}
+
+
+def here(config: Config, devices: int, max_rows: int) -> Config:
+    """The config of a run for the devices of this machine; masks do not depend on the batch, so nothing changes."""
+    size = config_module.round_up(config.batch_size // config.accumulation, devices)
+    limit = dataclasses.replace(config.evaluate, rows=max_rows)
+    return dataclasses.replace(config, mesh=MeshConfig(), batch_size=size, accumulation=1, evaluate=limit)
+
+
+def steps(asked: list[str], workdir: Path) -> list[int]:
+    """The steps of the checkpoints that were asked for. Raises Usage, and ConfigError where there is none."""
+    from mlm_jax.checkpoint import newest, steps_in
+
+    if asked == [ALL]:
+        found = steps_in(workdir)
+    elif asked == [NEWEST]:
+        found = [step for step in [newest(workdir)] if step is not None]
+    else:
+        try:
+            return [int(step) for step in asked]
+        except ValueError:
+            raise Usage(f"--step={','.join(asked)}: numbers of steps, or {ALL}") from None
+    if not found:
+        raise ConfigError("workdir", str(workdir), "holds no whole checkpoint")
+    return found
+
+
+def rates(asked: list[str], config: Config) -> list[float]:
+    try:
+        found = [float(rate) for rate in asked] or [config.mask.rate]
+    except ValueError:
+        raise Usage(f"--rates={','.join(asked)}: numbers between 0 and 1") from None
+    for rate in found:
+        if not 0 < rate <= 1:
+            raise ConfigError("--rates", rate, "must lie in (0, 1]")
+    return found
+
+
+def show(result: dict) -> str:
+    from mlm_jax.console import evaluation_line
+
+    deciles = [result[key] for key in sorted(result, key=len) if key.startswith("loss_decile_")]
+    by_frequency = "  ".join(f"{loss:.2f}" for loss in deciles)
+    return (
+        f"step {result['step']:,}  mask {result['rate']:.0%}  {evaluation_line(result['set'], result)}\n"
+        f"  loss by frequency of the target, from the most frequent tenth: {by_frequency}"
+    )

@@ -1,0 +1,71 @@
+"""Compilations: how long they take, and why a step that was compiled is compiled again."""
+
+from collections.abc import Callable
+
+import jax
+
+from mlm_jax import tree
+
+COMPILED = "/jax/core/compile/backend_compile_duration"  # includes the time to read it from the cache
+CACHE_HIT = "/jax/compilation_cache/cache_hits"
+MOST_DIFFERENCES = 5
+
+
+class Watched:
+    """A jitted function that says when, after its first compilation, it is compiled again, and what changed.
+
+    name: of the function that was jitted; report: takes a line. `seconds`: compilations up to now, `hits`: how many
+    of all programs came from the cache on the disk.
+    """
+
+    def __init__(self, function: Callable, name: str, report: Callable[[str], None]):
+        self.function, self.name, self.report = function, name, report
+        self.count, self.seconds, self.hits = 0, 0.0, 0
+        self.described: dict[str, str] | None = None
+        jax.monitoring.register_event_duration_secs_listener(self._compiled)
+        jax.monitoring.register_event_listener(self._hit)
+
+    def __call__(self, *args: object) -> object:
+        before = self.count
+        result = self.function(*args)
+        if self.count > before:
+            # shapes, types and shardings are known of donated arrays too
+            described = describe(args)
+            if self.described is not None:
+                self.report(f"{self.name} was compiled again ({self.seconds:.1f} s in all): {self._cause(described)}")
+            self.described = described
+        return result
+
+    def close(self) -> None:
+        jax.monitoring.unregister_event_duration_listener(self._compiled)
+        jax.monitoring.unregister_event_listener(self._hit)
+
+    def _compiled(self, event: str, seconds: float, **facts: object) -> None:
+        if event == COMPILED and facts.get("fun_name") in (self.name, f"jit({self.name})"):
+            self.count += 1
+            self.seconds += seconds
+
+    def _hit(self, event: str, **facts: object) -> None:
+        self.hits += event == CACHE_HIT
+
+    def _cause(self, described: dict[str, str]) -> str:
+        before, changes = self.described, []
+        for path in sorted(before.keys() | described.keys()):
+            was, now = before.get(path, "absent"), described.get(path, "absent")
+            if was != now:
+                changes.append(f"{path} was {was}, is {now}")
+        more = [f"and {len(changes) - MOST_DIFFERENCES} more"] if len(changes) > MOST_DIFFERENCES else []
+        return "; ".join(changes[:MOST_DIFFERENCES] + more) or "its arguments are as before (a setting of jax changed)"
+
+
+def describe(args: tuple) -> dict[str, str]:
+    """What a compilation depends on, by path of each argument's leaves: type, shape, sharding, or the value itself."""
+    described = {}
+    for path, leaf in tree.leaves(args):
+        if isinstance(leaf, jax.Array):
+            weak = " weak" if leaf.aval.weak_type else ""
+            placed = getattr(leaf.sharding, "spec", type(leaf.sharding).__name__)
+            described[path] = f"{leaf.aval.str_short(short_dtypes=True)}{weak} {placed}"
+        else:
+            described[path] = type(leaf).__name__
+    return described

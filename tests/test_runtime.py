@@ -1,0 +1,60 @@
+import os
+import signal
+
+import jax
+import pytest
+
+from mlm_jax import runtime
+
+
+def test_sigterm_asks_to_stop_and_close_gives_the_signal_back():
+    before = signal.getsignal(signal.SIGTERM)
+    stop = runtime.Stop()
+    assert not stop.at(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.at(2) and stop.signal == "SIGTERM"
+    stop.close()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_second_interrupt_is_at_once():
+    stop = runtime.Stop()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stop.at(1)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    stop.close()
+
+
+def test_the_cache_of_programs_is_where_the_user_says(monkeypatch, tmp_path):
+    chosen = jax.config.jax_compilation_cache_dir
+    runtime.keep_compiled_programs()
+    assert jax.config.jax_compilation_cache_dir == chosen  # by JAX_COMPILATION_CACHE_DIR, in this suite
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        runtime.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir.startswith(f"{tmp_path}/mlm_jax/cpu-")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", chosen)
+
+
+def test_a_profile_of_two_steps(tmp_path):
+    lines = []
+    profile = runtime.Profile(tmp_path / "profile", 2, lines.append)
+    for number in range(8):
+        profile.step(jax.numpy.ones(3) * number)
+        assert bool(lines) == (number >= 4)
+    profile.close()
+    assert len(lines) == 1
+    assert [path for path in (tmp_path / "profile").rglob("*.xplane.pb")]
+    assert [path for path in (tmp_path / "profile").rglob("perfetto_trace.json.gz")]
+
+
+def test_without_a_profile_nothing_is_written(tmp_path):
+    profile = runtime.Profile(tmp_path / "profile", 0, pytest.fail)
+    for number in range(8):
+        profile.step(number)
+    profile.close()
+    assert not (tmp_path / "profile").exists()
