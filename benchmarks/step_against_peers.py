@@ -6,7 +6,8 @@ Each contender (see peers/) is a process of its own. All start and warm up; then
 that is repeated for --rounds rounds, so that they see the same machine and never run at the same time. A step is all
 that training does for it: reading or collating the batch, masks, forward, backward, clipping, AdamW. Float32, dropout
 0.1, rate 15 %, 80/10/10, single tokens, full rows of one document. Ratios are of the same round. A contender whose
-Python is not given is left out.
+Python is not given is left out. A round in which other processes took more than a tenth of a core is left out and
+repeated, whatever its times were; how many were is shown.
 
 With --keep_memory the peers' C library keeps freed memory as this project's does by itself (`runtime.start`): on a CPU
 much of the peers' time goes into asking the system for the same memory again in each step.
@@ -26,6 +27,8 @@ import numpy as np
 
 PEERS = Path(__file__).parent / "peers"
 SETTLE_SECONDS = 0.5  # idle threads of the contender before spin for a while
+MOST_NOISE = 0.1  # cores that other processes may take during a round
+MOST_REPEATED = 2  # as many times the rounds asked for; after that a round counts whatever happens
 
 # What `runtime.keep_freed_memory` sets.
 KEEP_MEMORY = {
@@ -43,6 +46,18 @@ CASES = {
 BATCHES = 32  # different batches of rows
 
 
+def busy_seconds() -> float:
+    """Core-seconds that this machine has worked since it started, those that its host took away included."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds(process: int) -> float:
+    """Core-seconds of a process, all its threads together."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Contender:
     """A process that takes steps when it is told to."""
 
@@ -55,10 +70,13 @@ class Contender:
         self.process = subprocess.Popen(line, **pipes, text=True, bufsize=1, env={**os.environ, **variables})
         self.about = self._read()
 
-    def take(self, steps: int) -> float:
-        """Seconds a step."""
+    def take(self, steps: int) -> tuple[float, float]:
+        """Seconds a step, and how many cores the other processes took meanwhile."""
+        busy, own, began = busy_seconds(), own_seconds(self.process.pid), time.perf_counter()
         self.process.stdin.write(f"{steps}\n")
-        return self._read()["seconds"] / steps
+        seconds = self._read()["seconds"]
+        others = (busy_seconds() - busy) - (own_seconds(self.process.pid) - own)
+        return seconds / steps, others / (time.perf_counter() - began)
 
     def _read(self) -> dict:
         line = self.process.stdout.readline()
@@ -106,6 +124,24 @@ def start(arguments: argparse.Namespace, case: dict) -> list[Contender]:
     return contenders
 
 
+def rounds(contenders: list[Contender], count: int, steps: int) -> int:
+    """Takes `count` rounds into the contenders' `times`; returns how many others were not quiet enough."""
+    repeated = 0
+    while len(contenders[0].times) < count:
+        taken, noise = {}, 0.0
+        # every other round backwards, so that nobody always comes after the same one
+        for contender in contenders if len(contenders[0].times) % 2 == 0 else reversed(contenders):
+            time.sleep(SETTLE_SECONDS)
+            taken[contender.name], others = contender.take(steps)
+            noise = max(noise, others)
+        if noise > MOST_NOISE and repeated < MOST_REPEATED * count:
+            repeated += 1
+            continue
+        for contender in contenders:
+            contender.times.append(taken[contender.name])
+    return repeated
+
+
 def spread(values: list[float], digits: int) -> str:
     """Median, and the lowest and highest in brackets."""
     low, middle, high = min(values), statistics.median(values), max(values)
@@ -125,14 +161,11 @@ def main() -> None:
     print(f"{arguments.case}: {CASES[arguments.case]}, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:
         contenders = start(arguments, case_of(arguments.case, folder))
-        for number in range(arguments.rounds):
-            # every other round backwards, so that nobody always comes after the same one
-            for contender in contenders if number % 2 == 0 else reversed(contenders):
-                time.sleep(SETTLE_SECONDS)
-                contender.times.append(contender.take(arguments.steps))
+        repeated = rounds(contenders, arguments.rounds, arguments.steps)
         for contender in contenders:
             contender.close()
     ours = contenders[0].times
+    print(f"{arguments.rounds} rounds of {arguments.steps} steps; {repeated} more left out")
     print(f"{'':14} {'ms a step, median [range]':30} times this project's")
     for contender in contenders:
         milliseconds = [1e3 * seconds for seconds in contender.times]

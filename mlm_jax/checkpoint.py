@@ -8,6 +8,7 @@ its tail fails against that list, and the newest one that passes is taken.
 import concurrent.futures
 import hashlib
 import json
+import logging as std_logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,14 @@ FOLDER, BAD = "checkpoints", "bad"
 FILES = "files.json"  # in a checkpoint's folder: path -> [bytes, BLAKE2b]
 NO_STEP = -1
 MOST_DIFFERENCES = 5  # of a mismatch that are named
+
+
+def _not_a_save_thread(record: std_logging.LogRecord) -> bool:
+    return not record.pathname.endswith("orbax/checkpoint/_src/futures/future.py")
+
+
+# Orbax logs the traceback of a save that fails in the background, twice; it is raised here as well, as a SaveError
+logging.get_absl_logger().addFilter(_not_a_save_thread)
 
 
 def folder_of(workdir: str | Path, step: int) -> Path:

@@ -101,7 +101,10 @@ def run(arguments: Arguments, command: str, began: float) -> int:
             derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
         print(console.print_config(config, derived, rates))
         return 0
-    config_module.check_writable(workdir)
+    try:
+        config_module.check_writable(workdir)
+    except ConfigError as error:
+        raise ConfigError(error.key, error.value, error.fix + newest_checkpoint(workdir)) from None
     return train(config, workdir, command, began, arguments.profile)
 
 

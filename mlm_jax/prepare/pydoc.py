@@ -20,8 +20,9 @@ NAME = "builtin:pydoc"
 MOST_BYTES = 20_000_000  # of text, in sorted order of the modules
 BATCH_BYTES = 4_000_000  # of source files that a worker takes at a time
 
-# What the package needs at run time, for a copy of it that is run without being installed.
-REQUIREMENTS = (
+# The packages that training stands on; with what these need in turn. A list of its own, so that the corpus does not
+# change with every library that the project takes for something else.
+PACKAGES = (
     "jax",
     "flax",
     "optax",
@@ -31,6 +32,7 @@ REQUIREMENTS = (
     "tensorflow-datasets",
     "importlib_resources",
     "sentencepiece",
+    "protobuf",
     "numpy",
     "ml_collections",
     "absl-py",
@@ -58,8 +60,8 @@ def module_name(path: str) -> str:
 
 
 def _dependencies() -> list[importlib.metadata.Distribution]:
-    """The installed packages that the project's requirements name, directly or through others."""
-    waiting, seen, found = _requirements(), set(), []
+    """The installed ones of `PACKAGES` and what they need, directly or through others."""
+    waiting, seen, found = list(PACKAGES), set(), []
     while waiting:
         name = waiting.pop()
         key = re.sub(r"[-_.]+", "-", name).lower()
@@ -73,13 +75,6 @@ def _dependencies() -> list[importlib.metadata.Distribution]:
         found.append(distribution)
         waiting += _names(distribution.requires)
     return found
-
-
-def _requirements() -> list[str]:
-    try:
-        return _names(importlib.metadata.requires("mlm-jax")) or list(REQUIREMENTS)
-    except importlib.metadata.PackageNotFoundError:
-        return list(REQUIREMENTS)
 
 
 def _names(requirements: list[str] | None) -> list[str]:

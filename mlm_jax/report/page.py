@@ -1,7 +1,6 @@
 """The page from top to bottom: headline, curves, samples, data, environment, starts, command, config."""
 
 import datetime
-import json
 import math
 from collections.abc import Callable
 
@@ -9,16 +8,16 @@ import numpy as np
 
 import mlm_jax
 from mlm_jax.metrics import duration, short
-from mlm_jax.report import pictures
+from mlm_jax.report import facts, pictures
 from mlm_jax.report.draw import DECILES, Picture, svg
-from mlm_jax.report.guesses import samples, short_step
+from mlm_jax.report.guesses import samples
 from mlm_jax.report.markup import Html, join, table, tag
 from mlm_jax.report.read import Run, evenly, last, number
 from mlm_jax.report.style import STYLE
 
 SMALL_SIZE, HALF_SIZE, WIDE_SIZE, NARROW_SIZE = (360, 210), (520, 280), (1080, 340), (360, 260)
 MOST_SETS = 6  # with pictures of their own by token frequency
-MOST_ROWS = 40  # of a table
+MOST_ROWS = 40  # of the evaluations
 # The page runs nothing and loads nothing, whatever a token or a file name looks like.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -154,6 +153,8 @@ def curves(run: Run) -> Html | None:
     wide = [_figure(make(run), restarts, WIDE_SIZE, NARROW_SIZE) for make in pictures.WIDE]
     small = [_figure(make(run), restarts, SMALL_SIZE) for make in pictures.SMALL]
     note = "Over the steps. A dotted line: the run was started again." if restarts else "Over the steps."
+    if run.every > 1:
+        note += f" The run is so long that only one step in {run.every} was read."
     shown = [figure for figure in wide + small if figure]
     return (
         join(tag("p", note, class_="note"), *wide, tag("div", *small, class_="grid"), _all_evaluations(run))
@@ -214,7 +215,7 @@ def _bars(run: Run, name: str) -> Html | None:
     return tag("figure", title, tag("div", *cells, class_="bars"))
 
 
-# ---- samples and facts ----
+# ---- samples ----
 
 
 def guesses(run: Run) -> Html | None:
@@ -228,89 +229,14 @@ def guesses(run: Run) -> Html | None:
     return join(tag("p", note, class_="note"), *articles)
 
 
-def data(run: Run) -> Html | None:
-    rows = []
-    for corpus in run.manifest.get("corpora", []):
-        counts, train, held = corpus.get("counts", {}), *(corpus["splits"][split] for split in ("train", "eval"))
-        documents = [_count(counts.get("kept")), _count(counts.get("bytes"))]
-        splits = [_count(part.get(key)) for part in (train, held) for key in ("rows", "tokens")]
-        rows.append([tag("th", corpus["source"]), *documents, *splits])
-    if not rows:
-        return None
-    head = ["source", "documents", "bytes", "training rows", "tokens", "held-out rows", "tokens"]
-    tokenizer, length = run.manifest.get("tokenizer", {}), run.manifest.get("row_length")
-    note = f"Rows of {length} tokens; tokenizer of {_count(tokenizer.get('vocab_size'))} pieces."
-    return tag("div", table(head, rows, "numbers"), tag("p", note, class_="note"), class_="card")
-
-
-def _count(value: object) -> str:
-    value = number(value)
-    return short(value) if math.isfinite(value) and value >= 1e5 else f"{value:,.0f}" if math.isfinite(value) else "–"
-
-
-def environment(run: Run) -> Html | None:
-    if not run.starts:
-        return None
-    latest = run.starts[-1]
-    rows = [[tag("th", "devices"), _devices(latest)], [tag("th", "mesh"), _mesh(latest)]]
-    rows += [[tag("th", name), version] for name, version in latest.get("versions", {}).items()]
-    return tag("div", table([], rows, "facts"), class_="card")
-
-
-def _devices(start: dict) -> str:
-    processes = start.get("processes", 1)
-    platform, kind = start.get("platform", "?"), start.get("device_kind", "?")
-    named = kind if kind == platform else f"{kind} ({platform})"
-    return f"{start.get('devices', '?')} × {named}, {processes} process{'' if processes == 1 else 'es'}"
-
-
-def _mesh(start: dict) -> str:
-    return " × ".join(f"{axis} {size}" for axis, size in start.get("mesh", {}).items())
-
-
-def starts(run: Run) -> Html | None:
-    """Every time that the command was given: when, from which step, on what."""
-    if not run.starts:
-        return None
-    rows, before = [], {}
-    for i, start in enumerate(run.starts, start=1):
-        changed = [f"{k} {v}" for k, v in start.get("versions", {}).items() if before.get("versions", {}).get(k) != v]
-        news = ", ".join(changed) if before else ""
-        if before and start.get("command") != before.get("command"):
-            news = join(news or None, " " if news else None, tag("code", start.get("command", "")))
-        step = short_step(number(start.get("step")))
-        time = str(start.get("time", "–")).replace("T", " ").replace("+00:00", " UTC")
-        rows.append([str(i), time, step, _devices(start), _mesh(start), news])
-        before = start
-    hidden = len(rows) - MOST_ROWS
-    note = tag("p", f"The first {hidden} starts are not shown.", class_="note") if hidden > 0 else None
-    head = ["start", "time", "from step", "devices", "mesh", "changed"]
-    return tag("div", note, table(head, rows[-MOST_ROWS:], "starts"), class_="card")
-
-
-def command(run: Run) -> Html | None:
-    """The latest command; one click selects it whole."""
-    if not run.starts or not run.starts[-1].get("command"):
-        return None
-    note = "A click selects all of it. The same sources give the same rows in the same order, with the same masks."
-    return join(tag("pre", run.starts[-1]["command"], class_="command"), tag("p", note, class_="note"))
-
-
-def config(run: Run) -> Html | None:
-    if not run.config:
-        return None
-    shown = tag("pre", json.dumps(run.config, indent=2, ensure_ascii=False))
-    return tag("details", tag("summary", "The complete config"), shown)
-
-
 PARTS = {
     "": headline,
     "Curves": curves,
     "Loss by token frequency": by_frequency,
     "Guesses on held-out texts": guesses,
-    "Data": data,
-    "Environment": environment,
-    "Starts": starts,
-    "Command": command,
-    "Config": config,
+    "Data": facts.data,
+    "Environment": facts.environment,
+    "Starts": facts.starts,
+    "Command": facts.command,
+    "Config": facts.config,
 }

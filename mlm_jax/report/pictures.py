@@ -54,13 +54,12 @@ def accuracy(run: Run) -> Picture:
     training = _raw_and_smoothed(_column(run, "train/mlm/accuracy"), "training, smoothed")
     note = "Share of first guesses that are right."
     # of training only the smoothed line: the raw one would hide the others
-    return Picture("Accuracy", [*training[-1:], *_of_sets(run, "accuracy")], note, percent=True, low=0)
+    return Picture("Accuracy", [*training[-1:], *_of_sets(run, "accuracy")], note, percent=True, low=0.0)
 
 
 def learning_rate(run: Run) -> Picture:
-    return Picture(
-        "Learning rate", _thinned(_column(run, "learning_rate")), "Of the whole model, before factors by layer.", low=0
-    )
+    note = "Of the schedule, before factors by layer."
+    return Picture("Learning rate", _thinned(_column(run, "learning_rate")), note, low=0.0)
 
 
 def mask_rate(run: Run) -> Picture:
@@ -76,12 +75,12 @@ def gradient_norm(run: Run) -> Picture:
 
 def throughput(run: Run) -> Picture:
     lines = _thinned(_column(run, "throughput/tokens_per_second"))
-    return Picture("Tokens per second", lines, "Real tokens, padding not counted.", low=0)
+    return Picture("Tokens per second", lines, "Real tokens, padding not counted.", low=0.0)
 
 
 def mfu(run: Run) -> Picture:
     note = "Share of the chips' peak FLOPs that went into real tokens."
-    return Picture("Model FLOP utilisation", _thinned(_column(run, "throughput/mfu")), note, percent=True, low=0)
+    return Picture("Model FLOP utilisation", _thinned(_column(run, "throughput/mfu")), note, percent=True, low=0.0)
 
 
 def _thinned(curve: Curve) -> list[Line]:
@@ -99,7 +98,7 @@ def step_time(run: Run) -> Picture:
         for percent, color in ((50, "train"), (90, "other")):
             values = np.array([np.percentile(y[part], percent) for part in parts])
             lines.append(Line(ends, values, color, f"p{percent}"))
-    return Picture("Step time", lines, note, low=0)
+    return Picture("Step time", lines, note, low=0.0)
 
 
 def time_shares(run: Run) -> Picture:
@@ -117,7 +116,7 @@ def time_shares(run: Run) -> Picture:
         places = pick(len(good[0]), POINTS)
         lines.insert(0, Line(good[0][places], good[1][places], "train", "goodput"))
         note += "Goodput: useful share of all time since the start."
-    return Picture("Where the time goes", lines, note, percent=True, low=0, high=1.02)
+    return Picture("Where the time goes", lines, note, percent=True, low=0.0, high=1.02)
 
 
 def goodput(run: Run) -> np.ndarray:
