@@ -28,8 +28,11 @@ class JsonLines:
     def write(self, record: Mapping) -> None:
         """Writes a whole line at once. NaN and infinities, which JSON does not have, become null."""
         if self.file:
-            self.file.write(json.dumps(_plain(record), allow_nan=False) + "\n")
-            self.file.flush()
+            try:
+                self.file.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+                self.file.flush()
+            except OSError as error:  # a full disk does not say which
+                raise OSError(error.errno, error.strerror, self.file.name) from error
 
     def sync(self) -> None:
         """Returns when what was written is on the disk."""

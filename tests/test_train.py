@@ -14,7 +14,7 @@ import pytest
 
 from mlm_jax import checkpoint, logbook
 from mlm_jax.checkpoint import newest, steps_in
-from mlm_jax.cli import fill_mask, prepare
+from mlm_jax.cli import evaluate, fill_mask, prepare
 from mlm_jax.evaluate import set_names
 from mlm_jax.train import main
 
@@ -305,6 +305,41 @@ def test_fill_mask(straight, capfd):
         (["[MASK]"], "--workdir=DIR is missing"),
     ]:
         assert fill_mask.main(argv) == 2
+        assert says in capfd.readouterr().err
+
+
+def test_evaluate_any_checkpoint_at_several_rates(straight, tmp_path, capfd):
+    assert evaluate.main([f"--workdir={straight}", "--step=all", "--rates=0.15,0.6", "--shuffled", "--json"]) == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(one["step"], one["rate"], one["set"]) for one in found] == [
+        (8, 0.15, "small"),
+        (8, 0.6, "small"),
+        (12, 0.15, "small"),
+        (12, 0.6, "small"),
+    ]
+    logged = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()][-1]
+    named = {key.removeprefix("eval/small/"): value for key, value in logged.items() if key != "step"}
+    assert any(key.startswith("loss_decile") for key in named) and "shuffled_loss" in named
+    assert {key: found[2][key] for key in named} == pytest.approx(named, rel=1e-5)
+    assert found[3]["targets"] == pytest.approx(4 * found[2]["targets"], rel=0.1)
+    assert evaluate.main([f"--workdir={straight}", "--split=train", "--max_rows=16"]) == 0
+    shown = capfd.readouterr().out
+    assert "step 12  mask 15%  eval small: loss" in shown and "from the most frequent tenth: " in shown
+    manifest = json.loads((straight / "rows/manifest.json").read_text())
+    manifest["tokenizer"]["hash"] = "another"
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    for argv, says in [
+        ([f"--workdir={straight}", "--rates=1.5"], "must lie in (0, 1]"),
+        ([f"--workdir={straight}", "--rates=much"], "numbers between 0 and 1"),
+        ([f"--workdir={straight}", "--step=3"], "no checkpoint of step 3"),
+        ([f"--workdir={straight}", "--step=last"], "numbers of steps, or all"),
+        ([f"--workdir={straight}", f"--rows={tmp_path}"], "another tokenizer"),
+        ([f"--workdir={straight}", f"--rows={tmp_path}/no"], "manifest.json"),
+        ([f"--workdir={tmp_path}"], "no config.json"),
+        ([f"--workdir={straight}", "more"], "unexpected 'more'"),
+        ([], "--workdir=DIR is missing"),
+    ]:
+        assert evaluate.main(argv) == 2
         assert says in capfd.readouterr().err
 
 

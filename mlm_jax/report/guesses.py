@@ -41,9 +41,13 @@ def _article(text: dict, history: list[tuple[float, dict | None]]) -> Html:
             hits[i] += bool(best and best[0][0] == target)
             cells.append(_cell(best, target))
         rows.append(cells)
-    total = [tag("th"), tag("th", "right")]
+    total = [tag("th", class_="number"), tag("th", "right", class_="truth")]
     total += [tag("td", f"{hit} of {len(rows)}", class_="total") for hit in hits]
-    head = [tag("th", "#", class_="number"), "hidden", *(f"step {short_step(step)}" for step, _ in history)]
+    head = [
+        tag("th", "#", class_="number"),
+        tag("th", "hidden", class_="truth"),
+        *(f"step {short_step(step)}" for step, _ in history),
+    ]
     words = tag("p", masked_text(text["tokens"], numbered), class_="text", dir="auto")
     return tag("article", tag("h3", text["set"]), words, table(head, [*rows, total], "guesses"), class_="sample")
 

@@ -105,7 +105,7 @@ mark{background:var(--gap);color:inherit;border:1px solid color-mix(in srgb,var(
  border-radius:4px;padding:0 7px;margin:0 1px;font-size:13px;font-weight:600;unicode-bidi:isolate}
 .guesses td,.guesses th{padding:5px 10px}
 .guesses .number{color:var(--ink);font-weight:400;padding-left:0}
-.guesses .truth{font-weight:600}
+.guesses tbody .truth{font-weight:600}
 @media(max-width:640px){.guesses th.number,.guesses th.truth{position:sticky;left:0;background:var(--card)}
  .guesses th.truth{left:32px}}
 .guesses .number{width:32px;min-width:32px}
