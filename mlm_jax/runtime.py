@@ -26,7 +26,7 @@ def start(
 ) -> None:
     """Starts jax, with several processes if they are given.
 
-    Raises ConfigError where the platform that was asked for has no device.
+    Raises ConfigError where the platform that was asked for has no device, or masks would depend on the mesh.
     """
     if not any(importlib.util.find_spec(name) for name in ACCELERATOR_PLUGINS):
         keep_freed_memory()
@@ -42,6 +42,8 @@ def start(
         jax.devices()
     except RuntimeError as error:
         raise ConfigError("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""), str(error).split("\n")[0]) from None
+    if not getattr(jax.config, "jax_threefry_partitionable", True):  # newer versions have no other way
+        raise ConfigError("JAX_THREEFRY_PARTITIONABLE", False, "must be left on, or masks depend on the mesh")
     keep_compiled_programs()
 
 

@@ -5,6 +5,7 @@ import jax
 import pytest
 
 from mlm_jax import runtime
+from mlm_jax.config import ConfigError
 
 
 def test_sigterm_asks_to_stop_and_close_gives_the_signal_back():
@@ -38,6 +39,15 @@ def test_the_cache_of_programs_is_where_the_user_says(monkeypatch, tmp_path):
         assert jax.config.jax_compilation_cache_dir.startswith(f"{tmp_path}/mlm_jax/cpu-")
     finally:
         jax.config.update("jax_compilation_cache_dir", chosen)
+
+
+def test_masks_that_would_depend_on_the_mesh_are_refused():
+    jax.config.update("jax_threefry_partitionable", False)
+    try:
+        with pytest.raises(ConfigError, match="THREEFRY"):
+            runtime.start()
+    finally:
+        jax.config.update("jax_threefry_partitionable", True)
 
 
 def test_a_profile_of_two_steps(tmp_path):
