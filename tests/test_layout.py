@@ -7,7 +7,19 @@ PACKAGE = Path(__file__).parents[1] / "mlm_jax"
 HOST = ["config", "flags", "text", "tokenizer", "records", "prepare"]  # never import jax: worker processes stay light
 ARRAYS = ["runtime", "tree", "compilation", "sharding", "flops", "timing", "metrics", "batch", "data", "masking"]
 ARRAYS += ["kernels", "models", "convert"]
-ARRAYS += ["objectives", "optim", "state", "checkpoint", "step", "evaluate", "samples", "console", "logbook", "report"]
+ARRAYS += [
+    "objectives",
+    "optim",
+    "state",
+    "checkpoint",
+    "step",
+    "evaluate",
+    "samples",
+    "console",
+    "logbook",
+    "report",
+    "preview",
+]
 PROGRAMS = ["train", "cli", "__main__"]
 ORDER = HOST + ARRAYS + PROGRAMS
 

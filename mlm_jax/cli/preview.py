@@ -1,0 +1,96 @@
+"""`python -m mlm_jax preview --config=FILE`: what the model will see, before any training."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+
+from mlm_jax import config as config_module
+from mlm_jax import records, runtime
+from mlm_jax.config import Config, ConfigError
+from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+
+USAGE = """usage: python -m mlm_jax preview --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--html=FILE]
+
+Shows training rows with their segments and words, and which tokens are masked, replaced or kept. Prepares the rows if
+they are missing. Example:
+
+  python -m mlm_jax preview --config=configs/tiny.py --config.mask.rate=0.3 --visits=2 --html=preview.html
+"""
+
+
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer("rows", 3, "how many rows to show", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("first_row", 0, "number of the first one", lower_bound=0, flag_values=values)
+    flags.DEFINE_integer("visits", 1, "masks of each row, of its first visits", lower_bound=1, flag_values=values)
+    flags.DEFINE_string("html", None, "file to write the same to as a page", flag_values=values)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        arguments = parse(argv, USAGE, define=define)
+        if arguments.rest:
+            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
+        return run(arguments)
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def run(arguments: Arguments) -> int:
+    config = arguments.config
+    config_module.check(config, devices=_devices(config))
+    folder = _rows(config, arguments.workdir)
+    manifest = records.read_manifest(folder)
+    config_module.check(config, devices=_devices(config), manifest=manifest)
+    runtime.start()
+    from mlm_jax import preview
+    from mlm_jax.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
+    total = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
+    if arguments.first_row >= total:
+        raise ConfigError("--first_row", arguments.first_row, f"there are {total:,} training rows")
+    numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
+    asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
+    found = preview.rows(folder, manifest, config, tokenizer, vocabulary, asked)
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(preview.terminal(found, color))
+    if arguments.html:
+        _write(Path(arguments.html), preview.html(found, f"Masks of {folder}", about(config)))
+    return 0
+
+
+def _devices(config: Config) -> int:
+    """Any machine may look: as many devices as the mesh asks for."""
+    sizes = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    return int(np.prod([max(1, size) for size in sizes]))
+
+
+def _rows(config: Config, workdir: Path) -> Path:
+    """The folder of rows, prepared if they are missing."""
+    folder = config_module.rows_folder(config, workdir)
+    if not (folder / records.MANIFEST).exists():
+        from mlm_jax.prepare import prepare
+
+        config_module.check_writable(workdir)
+        prepare(config, folder)
+    return folder
+
+
+def about(config: Config) -> str:
+    mask = config.mask
+    shares = " / ".join(f"{share:.0%}" for share in mask.corruption)
+    corruption = f"MASK / random / kept {shares} per {mask.corruption_per}"
+    return f"Unit {mask.unit}, rate {mask.rate:.0%}, {mask.regime}; {corruption}."
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError("--html", str(path), f"cannot be written: {error.strerror}") from None
+    print(f"\n{path}", file=sys.stderr)

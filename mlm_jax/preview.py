@@ -1,0 +1,184 @@
+"""What the model will see: rows as text, with segments, words, and what the mask does to each token."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import SupportsInt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mlm_jax
+from mlm_jax import data, masking
+from mlm_jax.config import Config
+from mlm_jax.report.markup import Html, join, tag
+from mlm_jax.report.style import STYLE
+from mlm_jax.step import MASK_ROOT, root
+from mlm_jax.tokenizer import Tokenizer, Vocabulary
+
+SPACE = "\u2581"  # how SentencePiece writes white space
+PLAIN, MASKED, RANDOM, KEPT, SPECIAL = "plain", "masked", "random", "kept", "special"
+MEANINGS = {MASKED: "[MASK] stands there", RANDOM: "another token stands there", KEPT: "left as it is, but predicted"}
+# without colour: what stands around a token that is predicted; brackets that hardly any text has
+BRACKETS = {MASKED: ("⟦", "⟧"), RANDOM: ("⟪", "⟫"), KEPT: ("⟨", "⟩")}
+COLORS = {MASKED: "\x1b[30;44m", RANDOM: "\x1b[30;43m", KEPT: "\x1b[30;42m", SPECIAL: "\x1b[2m"}
+END = "\x1b[0m"
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A token as it is shown: what happens to it, its text, and the text that stands there instead, if it is random."""
+
+    kind: str
+    text: str
+    instead: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row under one mask. segments: words, each a list of pieces; padding: places without a token."""
+
+    row: int
+    visit: int
+    maskable: int
+    segments: list[list[list[Piece]]]
+    padding: int
+
+    def count(self, kind: str) -> int:
+        return sum(piece.kind == kind for segment in self.segments for word in segment for piece in word)
+
+
+def rows(
+    folder: Path, manifest: dict, config: Config, tokenizer: Tokenizer, vocabulary: Vocabulary, asked: Sequence
+) -> list[Row]:
+    """The training rows `asked` for, (row, visit) pairs, under the masks that training gives them there.
+
+    A row under a mask is a function of the seed, the row and the visit, so this is what the run sees.
+    """
+    batch = jax.tree.map(jnp.asarray, data.Shards(folder, manifest, "train").batch(np.array(asked, np.int64)))
+    key = root(config.seed, MASK_ROOT)
+    masked = jax.jit(lambda batch: masking.mask(key, batch, vocabulary, config.mask, config.mask.rate))(batch)
+    inputs, selected = np.asarray(masked.inputs), np.asarray(masked.selected)
+    maskable = np.asarray(masking.maskable(batch.tokens, batch.segments, vocabulary))
+    batch = jax.device_get(batch)
+    found = []
+    for i, (row, visit) in enumerate(asked):
+        kinds = _kinds(batch.tokens[i], inputs[i], selected[i], maskable[i], vocabulary.mask)
+        pieces = [_piece(tokenizer.pieces, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
+        segments = _segments(pieces, batch.segments[i], np.asarray(batch.word_starts[i]))
+        found.append(Row(int(row), int(visit), int(maskable[i].sum()), segments, int((batch.segments[i] == 0).sum())))
+    return found
+
+
+def _kinds(tokens: np.ndarray, inputs: np.ndarray, selected: np.ndarray, maskable: np.ndarray, mask: int) -> list[str]:
+    kinds = np.where(maskable, PLAIN, SPECIAL)
+    kinds = np.where(selected, np.where(inputs == mask, MASKED, np.where(inputs == tokens, KEPT, RANDOM)), kinds)
+    return kinds.tolist()
+
+
+def _piece(pieces: Sequence[str], kind: str, token: SupportsInt, stands: SupportsInt) -> Piece:
+    return Piece(kind, pieces[int(token)], pieces[int(stands)] if kind == RANDOM else "")
+
+
+def _segments(pieces: list[Piece], segments: np.ndarray, word_starts: np.ndarray) -> list[list[list[Piece]]]:
+    """Pieces by segment and word; a special token is a word of its own."""
+    found: list[list[list[Piece]]] = [[] for _ in range(int(segments.max(initial=0)))]
+    for piece, segment, starts in zip(pieces, segments, word_starts):
+        if not segment:
+            continue
+        words = found[segment - 1]
+        if starts or not words or SPECIAL in (piece.kind, words[-1][-1].kind):
+            words.append([])
+        words[-1].append(piece)
+    return found
+
+
+def _readable(text: str) -> str:
+    return text.removeprefix(SPACE).replace(SPACE, " ") or "␣"
+
+
+def summary(row: Row) -> str:
+    """Counts of one row."""
+    counts = {kind: row.count(kind) for kind in (MASKED, RANDOM, KEPT)}
+    selected = sum(counts.values())
+    share = selected / row.maskable if row.maskable else 0.0
+    parts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    return (
+        f"row {row.row:,}, visit {row.visit}: {len(row.segments)} segments, {row.padding} places empty;"
+        f" {selected} of {row.maskable} tokens predicted ({share:.1%}): {parts}"
+    )
+
+
+# ---- terminal ----
+
+
+def terminal(found: list[Row], color: bool) -> str:
+    """The rows as text; a word's pieces are joined by a dot. color: by colours, else by brackets."""
+    legend = ", ".join(f"{_mark(Piece(kind, kind), color)} {meaning}" for kind, meaning in MEANINGS.items())
+    lines = [legend]
+    for row in found:
+        lines += ["", summary(row)]
+        for number, segment in enumerate(row.segments, start=1):
+            words = ("·".join(_mark(piece, color) for piece in word) for word in segment)
+            lines.append(f"  {number}  {' '.join(words)}")
+    return "\n".join(lines)
+
+
+def _mark(piece: Piece, color: bool) -> str:
+    text = _readable(piece.text) + (f"→{_readable(piece.instead)}" if piece.instead else "")
+    if color:
+        return f"{COLORS[piece.kind]}{text}{END}" if piece.kind in COLORS else text
+    before, after = BRACKETS.get(piece.kind, ("", ""))
+    return f"{before}{text}{after}"
+
+
+# ---- page ----
+
+RULES = """
+.row{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px 16px;margin:0 0 14px}
+.row h2{font-size:14px;font-weight:500;margin:0 0 8px;color:var(--ink)}
+.segment{font-size:16px;line-height:2;margin:0;padding:6px 0;border-top:1px solid var(--line);overflow-wrap:anywhere}
+.word{display:inline-block;margin:0 3px;border-bottom:1px solid var(--line)}
+.word bdi+bdi{border-left:1px dotted var(--ink);margin-left:1px;padding-left:1px}
+.special{color:var(--ink);font-size:12px}
+.masked{background:#cfe0f5;color:#0b2c52;text-decoration:line-through}
+.random{background:#fbe3b4;color:#5a3d00}
+.kept{background:#d5ecd9;color:#0f4520;text-decoration:underline}
+.masked,.random,.kept{border-radius:3px;padding:1px 3px}
+s{opacity:.65}
+"""
+
+
+def html(found: list[Row], title: str, about: str) -> str:
+    """The rows as a page that needs nothing else. about: a sentence on the choices made."""
+    legend = join(
+        *(tag("span", tag("bdi", kind, class_=kind), f" {MEANINGS[kind]}") for kind in MEANINGS), between=" · "
+    )
+    note = f"Words are underlined, pieces within a word divided by dots. {about}"
+    body = tag("body", tag("h1", title), tag("p", legend), tag("p", note, class_="note"), *map(_article, found))
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="generator", content=f"mlm_jax {mlm_jax.__version__}"),
+        tag("title", title),
+        tag("style", Html(STYLE + RULES)),
+    )
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
+
+
+def _article(row: Row) -> Html:
+    segments = (
+        tag("p", join(*map(_word, segment), between=" "), class_="segment", dir="auto") for segment in row.segments
+    )
+    return tag("section", tag("h2", summary(row)), *segments, class_="row")
+
+
+def _word(word: list[Piece]) -> Html:
+    return tag("span", *map(_token, word), class_="word")
+
+
+def _token(piece: Piece) -> Html:
+    text = _readable(piece.text)
+    shown = join(tag("s", text), " ", _readable(piece.instead)) if piece.instead else text
+    return tag("bdi", shown, class_=None if piece.kind == PLAIN else piece.kind, title=MEANINGS.get(piece.kind))
