@@ -45,7 +45,7 @@ def test_the_verb_works_before_any_training(text, tmp_path, capfd):  # noqa: F81
     page = tmp_path / "preview.html"
     assert verb.main([*argv, "--rows=2", "--visits=2", f"--html={page}"]) == 0
     shown = capfd.readouterr().out
-    assert [line[:15] for line in shown.splitlines() if line.startswith("row")] == [
+    assert [line[:14] for line in shown.splitlines() if line.startswith("row")] == [
         f"row {row}, visit {visit}" for row in (0, 1) for visit in (0, 1)
     ]
     assert page.read_text().count("<section") == 4
