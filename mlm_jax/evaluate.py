@@ -18,10 +18,9 @@ from mlm_jax.config import Config
 from mlm_jax.models import Model
 from mlm_jax.objectives import cross_entropy
 from mlm_jax.step import EVALUATION_ROOT, root
-from mlm_jax.tokenizer import Vocabulary
+from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
 
 Means = dict[str, float | int]
-DECILES = 10
 
 
 def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
@@ -31,21 +30,6 @@ def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
     with np.errstate(divide="ignore"):
         losses = np.log(counts.sum()) - np.log(counts)
     return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
-
-
-def frequency_deciles(vocabulary: Vocabulary) -> np.ndarray:
-    """The frequency decile of each id, 1 to 10, i32[size]: each decile holds about a tenth of the training tokens.
-
-    The ordinary ids in order of their counts, the most frequent first, are cut where their cumulative count passes a
-    tenth; an id belongs where its middle falls, so a decile is empty where one id holds more than two tenths.
-    """
-    counts = np.asarray(vocabulary.counts, np.float64)[vocabulary.ordinary]
-    order = np.argsort(-counts, kind="stable")
-    ends = np.cumsum(counts[order])
-    middle = (ends - counts[order] / 2) / max(ends[-1], 1.0)
-    deciles = np.ones(vocabulary.size, np.int32)
-    deciles[np.asarray(vocabulary.ordinary)[order]] = np.minimum(middle * DECILES, DECILES - 1).astype(np.int32) + 1
-    return deciles
 
 
 def make_evaluation_step(

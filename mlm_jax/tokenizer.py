@@ -12,6 +12,8 @@ import sentencepiece
 from mlm_jax.config import ConfigError
 from mlm_jax.text import ALONE, MARK, clean, is_ideograph, kinds
 
+DECILES = 10
+
 
 @dataclasses.dataclass(eq=False)
 class Vocabulary:
@@ -43,6 +45,21 @@ class Vocabulary:
         for name, ids in (("special", self.special), ("ordinary", self.ordinary)):
             if not ids.size or ids[0] < 0 or ids[-1] >= self.size:
                 raise ValueError(f"{name} ids must lie in [0, {self.size})")
+
+
+def frequency_deciles(vocabulary: Vocabulary) -> np.ndarray:
+    """The frequency decile of each id, 1 to 10, i32[size]: each decile holds about a tenth of the training tokens.
+
+    The ordinary ids in order of their counts, the most frequent first, are cut where their cumulative count passes a
+    tenth; an id belongs where its middle falls, so a decile is empty where one id holds more than two tenths.
+    """
+    counts = np.asarray(vocabulary.counts, np.float64)[vocabulary.ordinary]
+    order = np.argsort(-counts, kind="stable")
+    ends = np.cumsum(counts[order])
+    middle = (ends - counts[order] / 2) / max(ends[-1], 1.0)
+    deciles = np.ones(vocabulary.size, np.int32)
+    deciles[np.asarray(vocabulary.ordinary)[order]] = np.minimum(middle * DECILES, DECILES - 1).astype(np.int32) + 1
+    return deciles
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

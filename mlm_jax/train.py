@@ -22,7 +22,7 @@ from absl import flags
 
 from mlm_jax import config as config_module
 from mlm_jax import records, runtime
-from mlm_jax.config import Config, ConfigError, SaveError
+from mlm_jax.config import Config, ConfigError, RunError
 from mlm_jax.flags import PREEMPTED, USER_ERROR, Arguments, Usage, parse
 
 USAGE = """usage: python -m mlm_jax.train --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     except FloatingPointError as error:
         return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
     except Exception as error:
-        if isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in DISK_ERRORS):
+        if isinstance(error, RunError) or (isinstance(error, OSError) and error.errno in DISK_ERRORS):
             return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
         if runtime.processes == 1:
             raise
@@ -140,6 +140,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     import jax
 
     from mlm_jax import console, data, logbook, metrics, optim, sharding, state, step, timing
+    from mlm_jax.audit import auditor
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
     from mlm_jax.evaluate import make_evaluation
@@ -197,6 +198,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
     samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
     roots = step.roots(config.seed)
+    masks = auditor(vocabulary, config.mask, roots["mask"], placed)
     clock = timing.Clock(started_at, spent, began)
     rows_before = rows_read - done * config.batch_size
     log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)
@@ -212,15 +214,18 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         contextlib.closing(checkpoints),
     ):
         for number in range(done + 1, config.steps + 1):
-            now, values = train_step(now, log.next_batch(batches), roots)
+            batch = log.next_batch(batches)
+            now, values = train_step(now, batch, roots)
             log.step(number, values)  # reads those of the step before, while this one runs
             profile.step(values)
             if number == done_before + 1:
                 log.flush()
                 progress.message(console.first_step_line(time.time() - began, train_step.seconds, train_step.hits))
+                audit_masks(masks, batch, number)
             last, stopping = number == config.steps, stop.at(number)
             if last or number % config.evaluate.every_steps == 0:
                 with log.pause("evaluation"):
+                    audit_masks(masks, batch, number)
                     log.evaluation(number, evaluation(now.params, shuffled=last), samples(now.params))
                     write_report(workdir, progress)
             if last or stopping or number % config.checkpoint.every_steps == 0:
@@ -233,6 +238,12 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                 break
         progress.message(console.time_line(clock.elapsed, clock.shares()))
     return finish(checkpoints, done, config, workdir, progress)
+
+
+def audit_masks(masks: Callable, batch: object, number: int) -> None:
+    """Raises RunError where the masks of a step break a rule."""
+    if breaches := masks(batch):
+        raise RunError(f"step {number}: the masks are wrong: {'; '.join(breaches)}")
 
 
 def write_report(workdir: Path, progress) -> None:

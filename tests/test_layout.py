@@ -5,7 +5,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "mlm_jax"
 HOST = ["config", "flags", "text", "tokenizer", "records", "prepare"]  # never import jax: worker processes stay light
-ARRAYS = ["runtime", "tree", "compilation", "sharding", "flops", "timing", "metrics", "batch", "data", "masking"]
+ARRAYS = [
+    "runtime",
+    "tree",
+    "compilation",
+    "sharding",
+    "flops",
+    "timing",
+    "metrics",
+    "batch",
+    "data",
+    "masking",
+    "audit",
+]
 ARRAYS += ["kernels", "models", "convert"]
 ARRAYS += [
     "objectives",

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from mlm_jax import checkpoint, logbook
+from mlm_jax import audit, checkpoint, logbook
 from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import evaluate, fill_mask, prepare
 from mlm_jax.evaluate import set_names
@@ -170,6 +170,13 @@ def test_a_save_that_fails_is_one_line_that_names_what_is_left(text, tmp_path, m
     said = capfd.readouterr().err
     assert "checkpoints/8: not saved: [Errno 28] No space left on device" in said and "Traceback" not in said
     assert said.strip().endswith("the newest whole checkpoint is of step 4")
+
+
+def test_masks_that_break_a_rule_end_the_run(text, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(audit.Audit, "_rules", lambda self, *rows: self.broken.update({"padding selected": 3}))
+    assert main(command(text, tmp_path)) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "mlm_jax: step 1: the masks are wrong: 3 padding selected; there is no checkpoint yet"
 
 
 def test_what_changed_since_the_checkpoint_is_said(straight, text, tmp_path, capfd):

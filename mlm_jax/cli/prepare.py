@@ -1,12 +1,12 @@
 """`python -m mlm_jax prepare`: text to rows, and a summary of what became of it."""
 
 import itertools
-import math
 import sys
 from pathlib import Path
 
 from mlm_jax import config as config_module
 from mlm_jax import records
+from mlm_jax.cli.common import devices_asked
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import USER_ERROR, Usage, parse
 from mlm_jax.prepare import changes, prepare
@@ -36,8 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: Config, workdir: Path) -> int:
     """Prepares the rows of a config and prints the summary. Raises ConfigError."""
-    mesh = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    config_module.check(config, devices=math.prod(max(1, size) for size in mesh))  # whatever machine will train
+    config_module.check(config, devices=devices_asked(config))  # whatever machine will train
     config_module.check_writable(workdir)
     folder = config_module.rows_folder(config, workdir)
     if not config.data.rows and any((workdir / "checkpoints").glob("*")):

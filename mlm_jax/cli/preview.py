@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from mlm_jax import config as config_module
-from mlm_jax import records, runtime
+from mlm_jax import runtime
+from mlm_jax.cli.common import checked_rows
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
 
@@ -41,10 +41,7 @@ def main(argv: list[str]) -> int:
 
 def run(arguments: Arguments) -> int:
     config = arguments.config
-    config_module.check(config, devices=_devices(config))
-    folder = _rows(config, arguments.workdir)
-    manifest = records.read_manifest(folder)
-    config_module.check(config, devices=_devices(config), manifest=manifest)
+    folder, manifest = checked_rows(config, arguments.workdir)
     runtime.start()
     from mlm_jax import preview
     from mlm_jax.tokenizer import Tokenizer
@@ -62,23 +59,6 @@ def run(arguments: Arguments) -> int:
     if arguments.html:
         _write(Path(arguments.html), preview.html(found, f"Masks of {folder}", about(config)))
     return 0
-
-
-def _devices(config: Config) -> int:
-    """Any machine may look: as many devices as the mesh asks for."""
-    sizes = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
-    return int(np.prod([max(1, size) for size in sizes]))
-
-
-def _rows(config: Config, workdir: Path) -> Path:
-    """The folder of rows, prepared if they are missing."""
-    folder = config_module.rows_folder(config, workdir)
-    if not (folder / records.MANIFEST).exists():
-        from mlm_jax.prepare import prepare
-
-        config_module.check_writable(workdir)
-        prepare(config, folder)
-    return folder
 
 
 def about(config: Config) -> str:

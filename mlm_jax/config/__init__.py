@@ -16,6 +16,7 @@ from mlm_jax.config.schema import (
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
+    RunError,
     SaveError,
     TokenizerConfig,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "RunError",
     "SaveError",
     "TokenizerConfig",
     "capacity",

@@ -14,7 +14,11 @@ class ConfigError(ValueError):
         return type(self), (self.key, self.value, self.fix)
 
 
-class SaveError(RuntimeError):
+class RunError(RuntimeError):
+    """What ends a run though nobody did anything wrong; its text is for the user. Exit code 1."""
+
+
+class SaveError(RunError):
     """A checkpoint that could not be saved; its cause says why."""
 
 

@@ -1,0 +1,225 @@
+"""What the masks really did: realised rates, and rules that no mask may break, counted on finished masks.
+
+The counts use nothing of how a mask is made, only the rows before and after; in numpy, on the host.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from mlm_jax import masking
+from mlm_jax.batch import Batch, Masked
+from mlm_jax.config import MaskConfig
+from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
+
+SIGMAS = 6.0  # a deviation beyond so many standard deviations is no accident
+LEAST_ROWS = 32  # below, no statement on rates is made
+POSITIONS = 10  # bins of the place in a segment
+LONGEST_WORD = 6  # longer ones are counted with these
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)  # bins of the segment length, in maskable tokens: up to
+
+
+@dataclasses.dataclass
+class Table:
+    """Selected and maskable tokens by some property of the token."""
+
+    names: list[str]
+    selected: np.ndarray
+    maskable: np.ndarray
+
+    @classmethod
+    def of(cls, names: list[str], places: np.ndarray, selected: np.ndarray) -> "Table":
+        """places: the index into `names` of each maskable token; selected: whether it is, of each."""
+        size = len(names)
+        chosen = np.bincount(places[selected], minlength=size)[:size]
+        return cls(names, chosen, np.bincount(places, minlength=size)[:size])
+
+    def __add__(self, other: "Table") -> "Table":
+        return Table(self.names, self.selected + other.selected, self.maskable + other.maskable)
+
+    def rates(self) -> dict[str, float]:
+        """Share that is selected, by name; names without a token are left out."""
+        return {n: float(s / m) for n, s, m in zip(self.names, self.selected, self.maskable) if m}
+
+
+class Audit:
+    """Counts over batches of rows and their masks; then `findings` and `breaches`."""
+
+    def __init__(self, vocabulary: Vocabulary, config: MaskConfig, rate: float):
+        """config: what the masks were asked to be; rate: the rate that was asked for."""
+        self.vocabulary, self.config, self.rate = vocabulary, config, float(rate)
+        self.deciles = frequency_deciles(vocabulary) if vocabulary.counts is not None else None
+        self.broken: dict[str, int] = {}  # rule -> how often it was broken
+        self.rows: list[tuple[int, int]] = []  # (maskable, selected) of each row
+        self.kinds = np.zeros(3, np.int64)  # MASK, random, kept
+        self.tables: dict[str, Table] = {}
+        self.pairs: list[float] = []  # of neighbouring rows, how much their masks agree
+
+    def add(self, batch: Batch, masked: Masked) -> None:
+        """Rows [b,t] and their masks, as numpy arrays; rows that only fill up a batch are left out."""
+        kept = batch.row >= 0
+        batch, masked = (_rows(value, kept) for value in (batch, masked))
+        maskable = (batch.segments > 0) & ~np.isin(batch.tokens, self.vocabulary.special)
+        self._rules(batch, masked, maskable)
+        self.rows += list(zip(maskable.sum(1).tolist(), masked.selected.sum(1).tolist()))
+        chosen, inputs = batch.tokens[masked.selected], masked.inputs[masked.selected]
+        mask, same = inputs == self.vocabulary.mask, inputs == chosen
+        self.kinds += [mask.sum(), (~mask & ~same).sum(), (~mask & same).sum()]
+        for name, (names, places) in self._properties(batch, maskable).items():
+            table = Table.of(names, places[maskable], masked.selected[maskable])
+            self.tables[name] = self.tables[name] + table if name in self.tables else table
+        self._neighbours(batch, masked, maskable)
+
+    def _rules(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
+        drawn = masked.selected & (masked.inputs != batch.tokens) & (masked.inputs != self.vocabulary.mask)
+        filled = masked.weights > 0
+        at_slots = np.take_along_axis(batch.tokens, masked.indices, 1)
+        chosen_at_slots = np.take_along_axis(masked.selected, masked.indices, 1)
+        counts = {
+            "special tokens or padding selected": masked.selected & ~maskable,
+            "tokens changed that are not selected": (masked.inputs != batch.tokens) & ~masked.selected,
+            "random replacements that are no ordinary id": drawn & ~np.isin(masked.inputs, self.vocabulary.ordinary),
+            "slots whose target is not the token that stood there": filled & (at_slots != masked.targets),
+            "slots at places that are not selected": filled & ~chosen_at_slots,
+            "rows with another number of slots than selected tokens": (
+                (filled.sum(1) != masked.selected.sum(1)) & (batch.weight > 0)
+            ),
+        }
+        for rule, places in counts.items():
+            self.broken[rule] = self.broken.get(rule, 0) + int(places.sum())
+
+    def _properties(self, batch: Batch, maskable: np.ndarray) -> dict[str, tuple[list[str], np.ndarray]]:
+        """By property: names of its values, and which of them each token has, [b,t]."""
+        place, length = _within(batch.segments, maskable)
+        position = np.minimum(place * POSITIONS // np.maximum(length, 1), POSITIONS - 1)
+        word = np.minimum(_word_lengths(batch, maskable), LONGEST_WORD) - 1
+        names = {
+            "position in the segment": ([f"{i}0%" for i in range(POSITIONS)], position),
+            "tokens of the word": ([*map(str, range(1, LONGEST_WORD)), f"{LONGEST_WORD}+"], np.maximum(word, 0)),
+            "tokens of the segment": (
+                [f"to {n}" for n in LENGTHS] + [f"over {LENGTHS[-1]}"],
+                np.searchsorted(LENGTHS, length),
+            ),
+        }
+        if self.deciles is not None:
+            names["frequency decile"] = ([*map(str, range(1, DECILES + 1))], self.deciles[batch.tokens] - 1)
+        return names
+
+    def _neighbours(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
+        """Correlation of the masks of neighbouring rows at the same places; 0 where each is drawn for itself."""
+        for i in range(len(batch.row) - 1):
+            if (batch.row[i], batch.visit[i]) == (batch.row[i + 1], batch.visit[i + 1]):
+                continue  # the same row twice, as processes along the tensor axis hold it
+            both = maskable[i] & maskable[i + 1]
+            one, other = masked.selected[i][both].astype(float), masked.selected[i + 1][both].astype(float)
+            if one.std() > 0 and other.std() > 0:
+                self.pairs.append(float(np.corrcoef(one, other)[0, 1]))
+
+    def findings(self) -> dict:
+        """Numbers of what was counted: rates, shares, tables by property, correlation of neighbouring rows."""
+        maskable, selected = np.array(self.rows).reshape(-1, 2).sum(0).tolist()
+        total = max(int(self.kinds.sum()), 1)
+        return {
+            "rows": len(self.rows),
+            "maskable": maskable,
+            "selected": selected,
+            "rate": {"asked": self.rate, "realised": selected / max(maskable, 1)},
+            "corruption": {name: int(n) / total for name, n in zip(("mask", "random", "kept"), self.kinds)},
+            "broken": dict(self.broken),
+            "correlation of neighbouring rows": float(np.mean(self.pairs)) if self.pairs else 0.0,
+            "rate by": {name: table.rates() for name, table in self.tables.items()},
+        }
+
+    def breaches(self) -> list[str]:
+        """A line for each rule that was broken and each rate that is off by more than chance allows."""
+        lines = [f"{count:,} {rule}" for rule, count in self.broken.items() if count]
+        if len(self.rows) >= LEAST_ROWS:
+            lines += [*self._rate_breach(), *self._corruption_breaches(), *self._correlation_breach()]
+        return lines
+
+    def _rate_breach(self) -> list[str]:
+        maskable, selected = np.array(self.rows, np.float64).T
+        off = selected - self.rate * maskable
+        error = max(float(off.std()), 0.5) / math.sqrt(len(off))
+        raised = self.config.min_per_segment > 0 and off.mean() > 0  # asked for
+        if abs(off.mean()) <= SIGMAS * error or raised:
+            return []
+        return [f"{selected.sum() / maskable.sum():.4f} of the tokens are selected, {self.rate:.4f} were asked for"]
+
+    def _corruption_breaches(self) -> list[str]:
+        """What a random draw leaves as it was counts as kept, one in so many ordinary ids."""
+        mask, random, kept = self.config.corruption
+        same = random / self.vocabulary.ordinary.size
+        total, lines = int(self.kinds.sum()), []
+        draws = total / LONGEST_WORD if self.config.corruption_per == "unit" else total
+        for name, count, share in zip(("masked", "random", "kept"), self.kinds, (mask, random - same, kept + same)):
+            error = math.sqrt(max(share * (1 - share), 1e-4) / max(draws, 1))
+            if total and abs(count / total - share) > SIGMAS * error:
+                lines.append(f"{count / total:.4f} of the selected tokens are {name}, {share:.4f} were asked for")
+        return lines
+
+    def _correlation_breach(self) -> list[str]:
+        if len(self.pairs) < LEAST_ROWS:
+            return []
+        mean, error = float(np.mean(self.pairs)), float(np.std(self.pairs)) / math.sqrt(len(self.pairs))
+        if abs(mean) <= max(SIGMAS * error, 0.02):
+            return []
+        return [f"the masks of neighbouring rows are correlated by {mean:.3f}"]
+
+
+def auditor(
+    vocabulary: Vocabulary, config: MaskConfig, key: Key[Array, ""], sharding: jax.sharding.NamedSharding
+) -> Callable[[Batch], list[str]]:
+    """`breaches(batch [k,b,t])`: the masks of this process's rows of a batch are made once more, and audited.
+
+    key: the mask root; sharding: of the batch's arrays.
+    """
+
+    @functools.partial(jax.jit, out_shardings=sharding)
+    def make(batch: Batch) -> Masked:
+        return masking.mask(key, batch, vocabulary, config, config.rate)
+
+    def breaches(batch: Batch) -> list[str]:
+        audit = Audit(vocabulary, config, config.rate)
+        audit.add(*jax.tree.map(_local, (batch, make(batch))))
+        return audit.breaches()
+
+    return breaches
+
+
+def _local(leaf: jax.Array) -> np.ndarray:
+    """This process's rows of a global array [k,b,...], each once, as [n,...]."""
+    parts = {shard.index[1].start or 0: shard.data for shard in leaf.addressable_shards}
+    rows = np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
+    return rows.reshape(-1, *rows.shape[2:])
+
+
+def _rows(value: Batch | Masked, kept: np.ndarray) -> Batch | Masked:
+    """The rows that are `kept`, as numpy arrays."""
+    arrays = {field.name: np.asarray(getattr(value, field.name))[kept] for field in dataclasses.fields(value)}
+    return type(value)(**arrays)
+
+
+def _within(segments: np.ndarray, maskable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each token, its place among the maskable ones of its segment, and how many these are, both i64[b,t]."""
+    place, length = np.zeros(segments.shape, np.int64), np.zeros(segments.shape, np.int64)
+    for segment in range(1, int(segments.max(initial=0)) + 1):
+        inside = maskable & (segments == segment)
+        place = np.where(inside, np.cumsum(inside, 1) - 1, place)
+        length = np.where(inside, inside.sum(1, keepdims=True), length)
+    return place, length
+
+
+def _word_lengths(batch: Batch, maskable: np.ndarray) -> np.ndarray:
+    """Of each maskable token, how many tokens its word has, i64[b,t]."""
+    before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
+    border = np.pad(batch.segments, ((0, 0), (1, 0)))[:, :-1] != batch.segments
+    starts = maskable & (np.asarray(batch.word_starts) | ~before | border)
+    words = np.cumsum(starts.reshape(-1)) * maskable.reshape(-1)  # 0 where there is no word
+    lengths = np.bincount(words)
+    return np.where(maskable.reshape(-1), lengths[words], 0).reshape(maskable.shape)

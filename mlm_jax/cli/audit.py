@@ -1,0 +1,93 @@
+"""`python -m mlm_jax audit --config=FILE`: what the masks of a config really do, counted on its rows."""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+from absl import flags
+
+from mlm_jax import runtime
+from mlm_jax.cli.common import checked_rows
+from mlm_jax.config import ConfigError
+from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+
+USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
+
+Makes the masks that training will make and counts: realised rates, what stands at the selected places, how often
+tokens are selected by position, length and frequency. Ends with 1 if a rule is broken. Example:
+
+  python -m mlm_jax audit --config=configs/tiny.py --config.mask.rate=0.4 --visits=2
+"""
+BATCH_ROWS = 256
+
+
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE_integer("rows", 4096, "how many training rows to mask", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("visits", 1, "masks of each row, of its first visits", lower_bound=1, flag_values=values)
+    flags.DEFINE_bool("json", False, "the findings as one JSON object, for programs", flag_values=values)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        arguments = parse(argv, USAGE, define=define)
+        if arguments.rest:
+            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
+        audit = audited(arguments)
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+    breaches = audit.breaches()
+    if arguments.json:
+        print(json.dumps({**audit.findings(), "breaches": breaches}))
+    else:
+        print(show(audit.findings()))
+    for breach in breaches:
+        print(f"mlm_jax: {breach}", file=sys.stderr)
+    return 1 if breaches else 0
+
+
+def audited(arguments: Arguments):
+    """An `audit.Audit` of the rows that were asked for. Raises ConfigError."""
+    config = arguments.config
+    folder, manifest = checked_rows(config, arguments.workdir)
+    runtime.start()
+    import jax
+
+    from mlm_jax import data, masking
+    from mlm_jax.audit import Audit
+    from mlm_jax.step import MASK_ROOT, root
+    from mlm_jax.tokenizer import Tokenizer
+
+    vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
+    key = root(config.seed, MASK_ROOT)
+    make = jax.jit(lambda batch: masking.mask(key, batch, vocabulary, config.mask, config.mask.rate))
+    shards = data.Shards(folder, manifest, "train")
+    audit = Audit(vocabulary, config.mask, config.mask.rate)
+    for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
+        batch = shards.batch(numbers)
+        audit.add(batch, jax.device_get(make(batch)))
+    return audit
+
+
+def blocks(rows: int, visits: int) -> Iterator[np.ndarray]:
+    """(row, visit) pairs in blocks of equal size; row -1 fills up the last one."""
+    pairs = itertools.product(range(rows), range(visits))
+    while block := list(itertools.islice(pairs, BATCH_ROWS)):
+        yield np.array(block + [(-1, 0)] * (BATCH_ROWS - len(block)))
+
+
+def show(findings: dict) -> str:
+    """The findings as lines and small tables."""
+    rate, broken, alike = findings["rate"], findings["broken"], findings["correlation of neighbouring rows"]
+    shares = ", ".join(f"{name} {share:.2%}" for name, share in findings["corruption"].items())
+    lines = [
+        f"rows         {findings['rows']:,}, {findings['maskable']:,} tokens that may be masked",
+        f"selected     {rate['realised']:.3%} of them, {rate['asked']:.3%} asked for: {shares}",
+        f"neighbours   masks of neighbouring rows are correlated by {alike:+.4f}",
+        *(f"rule         {count:,} {rule}" for rule, count in broken.items()),
+    ]
+    for name, rates in findings["rate by"].items():
+        lines += ["", f"selected by {name}", "  " + "  ".join(f"{key}: {value:.1%}" for key, value in rates.items())]
+    return "\n".join(lines)
