@@ -7,10 +7,10 @@ that is repeated for --rounds rounds, so that they see the same machine and neve
 that training does for it: reading or collating the batch, masks, forward, backward, clipping, AdamW. Float32, dropout
 0.1, rate 15 %, 80/10/10, single tokens, full rows of one document. Ratios are of the same round. A contender whose
 Python is not given is left out. A round in which other processes took more than a tenth of a core is left out and
-repeated, whatever its times were; how many were is shown.
+repeated, whatever its times were, but no more than three times; how many were is shown.
 
 With --keep_memory the peers' C library keeps freed memory as this project's does by itself (`runtime.start`): on a CPU
-much of the peers' time goes into asking the system for the same memory again in each step.
+a good part of the peers' time can go into asking the system for the same memory again in each step.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import numpy as np
 PEERS = Path(__file__).parent / "peers"
 SETTLE_SECONDS = 0.5  # idle threads of the contender before spin for a while
 MOST_NOISE = 0.1  # cores that other processes may take during a round
-MOST_REPEATED = 2  # as many times the rounds asked for; after that a round counts whatever happens
+MOST_REPEATED = 3  # rounds; after so many no more are left out, so that a busy machine does not keep this one for long
 
 # What `runtime.keep_freed_memory` sets.
 KEEP_MEMORY = {
@@ -134,7 +134,7 @@ def rounds(contenders: list[Contender], count: int, steps: int) -> int:
             time.sleep(SETTLE_SECONDS)
             taken[contender.name], others = contender.take(steps)
             noise = max(noise, others)
-        if noise > MOST_NOISE and repeated < MOST_REPEATED * count:
+        if noise > MOST_NOISE and repeated < MOST_REPEATED:
             repeated += 1
             continue
         for contender in contenders:

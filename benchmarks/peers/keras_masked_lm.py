@@ -2,7 +2,7 @@
 
 A tf.data pipeline with MaskedLMMaskGenerator (masks made on the host by TensorFlow, in other threads, a batch or more
 ahead), loss and weighted accuracy as its `compile` has them by default, AdamW without decay on biases and norms,
-clipping of the whole gradient, linear schedule. (`fit` over the same pipeline took a quarter longer a step.)
+clipping of the whole gradient, linear schedule. (`fit` over the same pipeline took a third longer a step.)
 """
 
 import os
