@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from mlm_jax import masking
 from mlm_jax.batch import Batch, Masked
@@ -50,9 +51,13 @@ class Table:
 class Audit:
     """Counts over batches of rows and their masks; then `findings` and `breaches`."""
 
-    def __init__(self, vocabulary: Vocabulary, config: MaskConfig, rate: float):
-        """config: what the masks were asked to be; rate: the rate that was asked for."""
+    def __init__(self, vocabulary: Vocabulary, config: MaskConfig, rate: float, random: float | None = None):
+        """config: what the masks were asked to be; rate: the rate, random: the share of random tokens asked for."""
         self.vocabulary, self.config, self.rate = vocabulary, config, float(rate)
+        kept = config.corruption[2]
+        random = config.corruption[1] if random is None else float(random)
+        self.shares = (1 - random - kept, random, kept)
+        self.dropped = 0
         self.deciles = frequency_deciles(vocabulary) if vocabulary.counts is not None else None
         self.broken: dict[str, int] = {}  # rule -> how often it was broken
         self.rows: list[tuple[int, int]] = []  # (maskable, selected) of each row
@@ -66,6 +71,7 @@ class Audit:
         batch, masked = (_rows(value, kept) for value in (batch, masked))
         maskable = (batch.segments > 0) & ~np.isin(batch.tokens, self.vocabulary.special)
         self._rules(batch, masked, maskable)
+        self.dropped += int(masked.dropped.sum())
         self.rows += list(zip(maskable.sum(1).tolist(), masked.selected.sum(1).tolist()))
         chosen, inputs = batch.tokens[masked.selected], masked.inputs[masked.selected]
         mask, same = inputs == self.vocabulary.mask, inputs == chosen
@@ -129,6 +135,7 @@ class Audit:
             "maskable": maskable,
             "selected": selected,
             "rate": {"asked": self.rate, "realised": selected / max(maskable, 1)},
+            "dropped for want of slots": self.dropped,
             "corruption": {name: int(n) / total for name, n in zip(("mask", "random", "kept"), self.kinds)},
             "broken": dict(self.broken),
             "correlation of neighbouring rows": float(np.mean(self.pairs)) if self.pairs else 0.0,
@@ -147,13 +154,14 @@ class Audit:
         off = selected - self.rate * maskable
         error = max(float(off.std()), 0.5) / math.sqrt(len(off))
         raised = self.config.min_per_segment > 0 and off.mean() > 0  # asked for
-        if abs(off.mean()) <= SIGMAS * error or raised:
+        lowered = self.dropped > 0 and off.mean() < 0  # counted by itself
+        if abs(off.mean()) <= SIGMAS * error or raised or lowered:
             return []
         return [f"{selected.sum() / maskable.sum():.4f} of the tokens are selected, {self.rate:.4f} were asked for"]
 
     def _corruption_breaches(self) -> list[str]:
         """What a random draw leaves as it was counts as kept, one in so many ordinary ids."""
-        mask, random, kept = self.config.corruption
+        mask, random, kept = self.shares
         same = random / self.vocabulary.ordinary.size
         total, lines = int(self.kinds.sum()), []
         draws = total / LONGEST_WORD if self.config.corruption_per == "unit" else total
@@ -172,21 +180,28 @@ class Audit:
         return [f"the masks of neighbouring rows are correlated by {mean:.3f}"]
 
 
-def auditor(
-    vocabulary: Vocabulary, config: MaskConfig, key: Key[Array, ""], sharding: jax.sharding.NamedSharding
-) -> Callable[[Batch], list[str]]:
-    """`breaches(batch [k,b,t])`: the masks of this process's rows of a batch are made once more, and audited.
+def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int) -> Audit:
+    """An empty audit of masks as the schedules have them at step 0, 1, ... of `steps`."""
+    random = masking.random_at(config, steps)
+    rate = masking.rate_at(config, steps)(step)
+    return Audit(vocabulary, config, float(rate), float(random(step)) if random else None)
 
-    key: the mask root; sharding: of the batch's arrays.
+
+def auditor(
+    vocabulary: Vocabulary, config: MaskConfig, steps: int, key: Key[Array, ""], sharding: jax.sharding.NamedSharding
+) -> Callable[[Batch, int], list[str]]:
+    """`breaches(batch [k,b,t], step)`: the masks of this process's rows are made once more, and audited.
+
+    step: 0, 1, ... of `steps`; key: the mask root; sharding: of the batch's arrays.
     """
 
     @functools.partial(jax.jit, out_shardings=sharding)
-    def make(batch: Batch) -> Masked:
-        return masking.mask(key, batch, vocabulary, config, config.rate)
+    def make(batch: Batch, step: Int[Array, ""]) -> Masked:
+        return masking.mask_at(step, steps, key, batch, vocabulary, config)
 
-    def breaches(batch: Batch) -> list[str]:
-        audit = Audit(vocabulary, config, config.rate)
-        audit.add(*jax.tree.map(_local, (batch, make(batch))))
+    def breaches(batch: Batch, step: int) -> list[str]:
+        audit = asked(vocabulary, config, steps, step)
+        audit.add(*jax.tree.map(_local, (batch, make(batch, jnp.int32(step)))))
         return audit.breaches()
 
     return breaches

@@ -71,6 +71,7 @@ class Masked:
     targets: Int[Array, "*b m"]
     weights: Float[Array, "*b m"]
     selected: Bool[Array, "*b t"]
+    dropped: Int[Array, "*b"]  # tokens of the row's budget that found no slot
 
 
 @jax.tree_util.register_dataclass

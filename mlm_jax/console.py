@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from mlm_jax import flops
-from mlm_jax.config import Config, Derived
+from mlm_jax.config import Config, Derived, MaskConfig
 from mlm_jax.metrics import duration, short
 from mlm_jax.timing import percentiles
 
@@ -28,8 +28,7 @@ def startup(config: Config, derived: Derived, device_kind: str, rates: list[tupl
             f" {config.model.max_positions}",
             f"vocabulary  {vocabulary:,} ids of the tokenizer, {derived.vocab_size:,} of the model,"
             f" {derived.vocab_rows:,} rows inside",
-            f"mask        {config.mask.rate:.0%} of the tokens by {config.mask.unit}, {config.mask.regime}, at most"
-            f" {derived.capacity} a row",
+            mask_line(config.mask, derived.capacity),
             f"steps       {config.steps:,} = {derived.epochs:.2f} epochs, warm-up {derived.warmup_steps:,}",
             f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
             f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
@@ -37,6 +36,15 @@ def startup(config: Config, derived: Derived, device_kind: str, rates: list[tupl
             *rates_by_layer(rates),
         ]
     )
+
+
+def mask_line(mask: MaskConfig, capacity: int) -> str:
+    """Rate and its schedule, unit, priority, regime, slots."""
+    ends = {"constant": "", "parts": f" in parts {mask.parts}"}
+    schedule = ends.get(mask.schedule, f" to {mask.end_rate or 0:.0%} ({mask.schedule})")
+    priority = "" if mask.priority == "uniform" else f" in the order of {mask.priority}"
+    what = f"{mask.rate:.0%}{schedule} of the tokens by {mask.unit}{priority}"
+    return f"mask        {what}, {mask.regime}, {capacity} slots a row"
 
 
 def fill_of(manifest: dict) -> float:

@@ -41,7 +41,7 @@ def make_evaluation_step(
     The masks depend on `config.evaluate.seed` and the row alone. shuffle_context: the tokens that are not selected
     change places within their row first; what a model loses by it is what it had from their order.
     """
-    fixed = dataclasses.replace(config.mask, regime="static", corruption=(1.0, 0.0, 0.0))
+    fixed = masking.fixed(config.mask)
     key = root(config.evaluate.seed, EVALUATION_ROOT)
     unigram, deciles = unigram_losses(vocabulary), frequency_deciles(vocabulary)
 

@@ -168,6 +168,7 @@ class Logbook:
                 "train/grad_norm": values["grad_norm"],
                 "learning_rate": values["learning_rate"],
                 "mask/rate": values["mask_rate"],
+                "mask/dropped": values["mask_dropped"],
                 "rows/hash": values["rows_hash"],
                 "mask/hash": values["mask_hash"],
                 "throughput/tokens_per_second": speed,

@@ -50,15 +50,22 @@ class Row:
 
 
 def rows(
-    folder: Path, manifest: dict, config: Config, tokenizer: Tokenizer, vocabulary: Vocabulary, asked: Sequence
+    folder: Path,
+    manifest: dict,
+    config: Config,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+    asked: Sequence,
+    step: int = 0,
 ) -> list[Row]:
     """The training rows `asked` for, (row, visit) pairs, under the masks that training gives them there.
 
-    A row under a mask is a function of the seed, the row and the visit, so this is what the run sees.
+    A row under a mask is a function of the seed, the row, the visit and the rate, so this is what the run sees.
+    step: 0, 1, ..., whose rate is used where it changes.
     """
     batch = jax.tree.map(jnp.asarray, data.Shards(folder, manifest, "train").batch(np.array(asked, np.int64)))
     key = root(config.seed, MASK_ROOT)
-    masked = jax.jit(lambda batch: masking.mask(key, batch, vocabulary, config.mask, config.mask.rate))(batch)
+    masked = jax.jit(lambda batch: masking.mask_at(step, config.steps, key, batch, vocabulary, config.mask))(batch)
     inputs, selected = np.asarray(masked.inputs), np.asarray(masked.selected)
     maskable = np.asarray(masking.maskable(batch.tokens, batch.segments, vocabulary))
     batch = jax.device_get(batch)

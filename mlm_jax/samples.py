@@ -105,7 +105,7 @@ def choose(vocabulary: Vocabulary, config: Config, folder: Path, manifest: dict)
 
 def evaluation_mask(rows: Batch, vocabulary: Vocabulary, config: Config) -> Masked:
     """The masks of `evaluate` for these rows [b,t], in numpy: MASK at every selected place."""
-    fixed = dataclasses.replace(config.mask, regime="static", corruption=(1.0, 0.0, 0.0))
+    fixed = masking.fixed(config.mask)
     key = root(config.evaluate.seed, EVALUATION_ROOT)
     masked = jax.jit(lambda rows: masking.mask(key, rows, vocabulary, fixed, config.mask.rate))(rows)
     return jax.tree.map(np.asarray, jax.device_get(masked))

@@ -54,7 +54,7 @@ def make_train_step(
     """
 
     def train_step(state: State, batch: Batch, roots: dict[str, Key[Array, ""]]) -> tuple[State, Metrics]:
-        masked = masking.mask(roots["mask"], batch, vocabulary, config.mask, config.mask.rate)
+        masked = masking.mask_at(state.step, config.steps, roots["mask"], batch, vocabulary, config.mask)
         counts = {name: objective.count(batch, masked) for name, objective in OBJECTIVES.items()}
         means, gradients = _gradients(model, config, state.params, batch, masked, counts, roots["dropout"])
         placed = sharding.shardings(mesh, gradients, config.mesh)
@@ -114,6 +114,7 @@ def _metrics(batch: Batch, masked: Masked, counts: Metrics, means: Metrics, voca
         **means,
         "targets": counts["mlm"],
         "mask_rate": masked.selected.sum() / jnp.maximum(maskable, 1),
+        "mask_dropped": masked.dropped.sum(),
         "rows_hash": rows_hash,
         "mask_hash": mask_hash,
         "tokens": (batch.segments > 0).sum(),

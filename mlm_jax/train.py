@@ -198,7 +198,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
     samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
     roots = step.roots(config.seed)
-    masks = auditor(vocabulary, config.mask, roots["mask"], placed)
+    masks = auditor(vocabulary, config.mask, config.steps, roots["mask"], placed)
     clock = timing.Clock(started_at, spent, began)
     rows_before = rows_read - done * config.batch_size
     log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)
@@ -242,7 +242,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
 
 def audit_masks(masks: Callable, batch: object, number: int) -> None:
     """Raises RunError where the masks of a step break a rule."""
-    if breaches := masks(batch):
+    if breaches := masks(batch, number - 1):
         raise RunError(f"step {number}: the masks are wrong: {'; '.join(breaches)}")
 
 

@@ -130,7 +130,7 @@ def test_the_rows_of_this_process_are_audited_wherever_they_lie():
     mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 2})
     placed = sharding.batch_sharding(mesh, leading=1)
     rows = jax.tree.map(lambda x: jax.device_put(x.reshape(2, 32, *x.shape[1:]), placed), made()[0])
-    assert auditor(WORDS, CONFIG, jax.random.key(0), placed)(rows) == []
+    assert auditor(WORDS, CONFIG, 10, jax.random.key(0), placed)(rows, 3) == []
 
 
 def test_the_verb(text, tmp_path, capfd):  # noqa: F811

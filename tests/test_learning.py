@@ -16,12 +16,21 @@ from mlm_jax import evaluate, sharding, state, step
 from mlm_jax.config import Config, MaskConfig, ModelConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer
+from mlm_jax.records import PHRASE_JOIN, SENTENCE_START, WORD_START
 
 pytestmark = pytest.mark.learning
 
 WORDS, PAIRS, STEPS = 12, 7, 400
 VOCABULARY = dataclasses.replace(vocabulary(5 + 4 * WORDS), counts=np.full(5 + 4 * WORDS, 1000))
+# what the priorities take for rare and frequent
+SKEWED = dataclasses.replace(VOCABULARY, counts=1000 // (1 + np.arange(5 + 4 * WORDS) % WORDS))
+LEVELS = (("token", 1.0), ("span", 1.0), ("sentence", 1.0))
+PARTS = ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))
 GROUPS = (("embeddings/.*", 3e-3), (r"layers/0/.*", 5e-3), (".*", 1e-2))
+
+# A sentence, and a phrase, is a word B and the A after it: who hides it whole leaves both their partners standing.
+FLAGS = np.array([0, *[WORD_START, 0, WORD_START | SENTENCE_START, 0] * PAIRS, 0])
+FLAGS[5:-1:4] |= PHRASE_JOIN
 
 
 def rows_of(number, size=32):
@@ -30,8 +39,7 @@ def rows_of(number, size=32):
     second = (5 * first + 3) % WORDS
     pieces = np.stack([5 + first, 5 + WORDS + first, 5 + 2 * WORDS + second, 5 + 3 * WORDS + second], -1)
     tokens = np.concatenate([np.full((size, 1), CLS), pieces.reshape(size, -1), np.full((size, 1), SEP)], 1)
-    starts = np.tile([0, *[1, 0] * (2 * PAIRS), 0], (size, 1))
-    return batch(tokens, np.ones_like(tokens), starts, rows=np.arange(size) + size * (number % 40))
+    return batch(tokens, np.ones_like(tokens), np.tile(FLAGS, (size, 1)), rows=np.arange(size) + size * (number % 40))
 
 
 def config_of(mask, optimizer, model, **rest):
@@ -63,6 +71,13 @@ def config_of(mask, optimizer, model, **rest):
         ({"corruption_per": "unit"}, {}, {}, {}),
         ({"corruption": (1.0, 0.0, 0.0), "rate": 0.3}, {}, {}, {}),
         ({"rate": 0.05, "max_rate": 0.5, "min_per_segment": 4}, {}, {}, {}),
+        ({"unit": "span", "span_cap": 2, "span_p": 0.5}, {}, {}, {"steps": 700}),
+        ({"unit": "ngram", "ngram_max": 2}, {}, {}, {"steps": 700}),
+        ({"unit": "phrase", "stratify": True}, {}, {}, {}),
+        ({"unit": "sentence", "schedule": "parts", "parts": PARTS}, {}, {}, {}),
+        ({"unit": "hierarchical", "levels": LEVELS, "schedule": "linear", "end_rate": 0.3}, {}, {}, {}),
+        ({"priority": "frequency", "schedule": "cosine", "end_rate": 0.3}, {}, {}, {}),
+        ({"random_ids": "unigram", "corruption": (0.5, 0.4, 0.1), "random_end": 0.0}, {}, {}, {}),
         ({}, {"schedule": "cosine", "layer_decay": 0.8}, {}, {}),
         ({}, {"schedule": "step", "step_every": 100, "step_factor": 0.7}, {}, {}),
         ({}, {"schedule": "constant", "learning_rate": 3e-3, "clip_norm": 0.0}, {}, {}),
@@ -78,7 +93,7 @@ def test_learns_the_pairs(mask, optimizer_options, model, rest):
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     network, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
     now = state.create(network, update, mesh, config.mesh, step.root(0, step.INIT_ROOT))
-    train_step = step.make_train_step(network, update, VOCABULARY, config, mesh)
+    train_step = step.make_train_step(network, update, SKEWED, config, mesh)
     for number in range(config.steps):
         rows = rows_of(number % 40)
         rows = dataclasses.replace(rows, visit=jnp.full(rows.visit.shape, number // 40))

@@ -1,79 +1,15 @@
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from batches import CLS, MASK, PAD, SEP, batch, random_batch, vocabulary
+from masks import many, oracle, run
 
 from mlm_jax.config import MaskConfig, capacity
-from mlm_jax.masking import hashes, mask
+from mlm_jax.masking import hashes
 from mlm_jax.tokenizer import Vocabulary
-
-KEY = jax.random.key(0, impl="threefry2x32")
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def run(batch, vocabulary, config, rate=None):
-    return mask(KEY, batch, vocabulary, config, config.rate if rate is None else rate)
-
-
-def many(tokens, config, vocabulary, n, segments=None, word_starts=None):
-    """The masks of n rows that hold the same tokens."""
-    tokens, segments, word_starts = (None if x is None else np.tile(x, (n, 1)) for x in (tokens, segments, word_starts))
-    rows = batch(tokens, segments, word_starts, rows=np.arange(n), max_segments=16)
-    return run(rows, vocabulary, config)
-
-
-@partial(jax.jit, static_argnums=2)
-def draws_of(rows, visits, t):
-    keys = jax.vmap(lambda row, visit: jax.random.fold_in(jax.random.fold_in(KEY, row), visit))(rows, visits)
-    return jax.vmap(lambda key: jax.random.bits(key, (3 * t + 1,)))(keys)
-
-
-def oracle(batch, vocabulary, config, rate):
-    """Positions selected in each row, by the rules one after another, in Python integers."""
-    chosen = []
-    all_draws = np.asarray(draws_of(batch.row, batch.visit, batch.tokens.shape[1]))
-    for i in range(batch.tokens.shape[0]):
-        tokens, segments, starts = (np.asarray(x[i]) for x in (batch.tokens, batch.segments, batch.word_starts))
-        t = len(tokens)
-        draws = all_draws[i].tolist()
-        order, crossing, rounding = draws[:t], [x >> 16 for x in draws[t : 2 * t]], draws[-1] & 0xFFFF
-        words = []
-        for j in range(t):
-            if segments[j] == 0 or tokens[j] in vocabulary.special:
-                continue
-            follows = words and words[-1][-1] == j - 1 and segments[j - 1] == segments[j]
-            if config.unit == "word" and follows and not starts[j]:
-                words[-1].append(j)
-            else:
-                words.append([j])
-        low = (1 << (t - 1).bit_length()) - 1
-        words.sort(key=lambda word: (order[word[0]] & ~low, word[0]))
-        total, taken = 0, []
-        integer_rate = round(rate * 65536)
-        for segment in range(1, segments.max() + 1):
-            own = [word for word in words if segments[word[0]] == segment]
-            before, total = total, total + sum(map(len, own))
-            left = ((integer_rate * total + rounding) >> 16) - ((integer_rate * before + rounding) >> 16)
-            for word in own:
-                used = sum(map(len, own[: own.index(word)]))
-                lucky = left > used and (crossing[word[0]] * len(word)) >> 16 < left - used
-                if not (used + len(word) <= left or lucky or used < config.min_per_segment):
-                    break
-                taken.append(word)
-        if not taken and (integer_rate * total + rounding) >> 16 > 0:
-            taken = words[:1]
-        taken.sort(key=lambda word: (order[word[0]] & ~low, word[0]))
-        slots, kept = capacity(config, t, batch.firsts.shape[1]), []
-        for word in taken:
-            if len(kept) + len(word) > slots:
-                break
-            kept += word
-        chosen.append(sorted(kept))
-    return chosen
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
@@ -115,6 +51,8 @@ def test_whole_words_are_dropped_above_the_capacity():
     assert capacity(config, 64, 16) == 8 and counts.max() <= 8
     without = oracle(rows, vocabulary(), dataclasses.replace(config, max_rate=1.0), config.rate)
     assert sum(map(len, without)) > counts.sum()
+    assert int(masked.dropped.sum()) == sum(map(len, without)) - counts.sum()
+    assert not run(rows, vocabulary(), dataclasses.replace(config, max_rate=1.0), 0.06).dropped.any()
     for i, positions in enumerate(oracle(rows, vocabulary(), config, 0.06)):
         np.testing.assert_array_equal(np.flatnonzero(masked.selected[i]), positions)
 
@@ -196,6 +134,27 @@ def test_corruption_shares_per_unit():
     assert (all_mask | all_kept | all_random).mean() > 0.999
 
 
+def test_random_tokens_as_often_as_in_the_text():
+    counts = np.array([999, 0, 1, 5, 12, 999, 40, 999, 3, 999])
+    words = Vocabulary(10, np.array([0, 7, 9]), np.array([1, 2, 4, 5, 6, 8]), 0, 7, 7, 9, 7, counts)
+    config = MaskConfig(rate=1.0, corruption=(0.0, 1.0, 0.0), random_ids="unigram")
+    drawn = np.asarray(many([1] * 100, config, words, 1000).inputs)
+    expected = np.array([0, 1, 2, 0, 13, 1000, 41, 0, 4, 0]) / 1061
+    error = np.sqrt(expected / drawn.size)
+    np.testing.assert_array_less(
+        np.abs(np.bincount(drawn.ravel(), minlength=10) / drawn.size - expected), 4 * error + 1e-9
+    )
+
+
+def test_share_of_random_tokens_goes_to_mask():
+    rows = batch(np.full((1000, 100), 20), rows=np.arange(1000))
+    config = MaskConfig(rate=1.0, corruption=(0.6, 0.3, 0.1), random_end=0.05)
+    for share, expected in ((0.3, 0.6), (0.05, 0.85), (0.0, 0.9)):
+        inputs = np.asarray(run(rows, vocabulary(10_000), config, None, random_share=jnp.float32(share)).inputs)
+        np.testing.assert_allclose((inputs == MASK).mean(), expected, atol=0.006)
+        np.testing.assert_allclose((inputs == 20).mean(), 0.1, atol=0.004)
+
+
 def test_a_target_may_be_any_ordinary_id_even_zero():
     words = Vocabulary(10, np.array([7, 8, 9]), np.arange(7), pad=7, cls=8, sep=8, mask=9, unk=8)
     masked = run(batch([[8, 0, 7, 7]], [[1, 1, 0, 0]]), words, MaskConfig(rate=1.0))
@@ -257,7 +216,7 @@ def test_a_row_does_not_depend_on_its_place_nor_on_leading_axes():
     masked = run(rows, vocabulary(), config)
     shuffled = run(jax.tree.map(lambda x: x[::-1], rows), vocabulary(), config)
     folded = run(jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), rows), vocabulary(), config)
-    for name in ("inputs", "indices", "targets", "weights", "selected"):
+    for name in ("inputs", "indices", "targets", "weights", "selected", "dropped"):
         np.testing.assert_array_equal(getattr(masked, name), getattr(shuffled, name)[::-1])
         np.testing.assert_array_equal(getattr(masked, name), getattr(folded, name).reshape(getattr(masked, name).shape))
 

@@ -172,6 +172,18 @@ def test_a_save_that_fails_is_one_line_that_names_what_is_left(text, tmp_path, m
     assert said.strip().endswith("the newest whole checkpoint is of step 4")
 
 
+def test_masks_follow_their_schedule_and_are_never_compiled_again(text, tmp_path, capfd):
+    masks = ["--config.mask.schedule=linear", "--config.mask.end_rate=0.6", "--config.mask.unit=span"]
+    more = ["--config.mask.priority=frequency", "--config.mask.random_end=0.0", "--config.evaluate.every_steps=12"]
+    assert main(command(text, tmp_path, *masks, *more)) == 0
+    said = capfd.readouterr().err
+    assert "15% to 60% (linear) of the tokens by span in the order of frequency" in said
+    assert "compiled again" not in said
+    steps = steps_of(tmp_path)
+    for step, asked in ((1, 0.15), (12, 0.6)):
+        assert steps[step]["mask/rate"] == pytest.approx(asked, abs=0.04) and steps[step]["mask/dropped"] == 0
+
+
 def test_masks_that_break_a_rule_end_the_run(text, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(audit.Audit, "_rules", lambda self, *rows: self.broken.update({"padding selected": 3}))
     assert main(command(text, tmp_path)) == 1

@@ -26,6 +26,7 @@ BATCH_ROWS = 256
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("rows", 4096, "how many training rows to mask", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("visits", 1, "masks of each row, of its first visits", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("at_step", 1, "step whose rate is used, where it changes", lower_bound=1, flag_values=values)
     flags.DEFINE_bool("json", False, "the findings as one JSON object, for programs", flag_values=values)
 
 
@@ -56,15 +57,16 @@ def audited(arguments: Arguments):
     import jax
 
     from mlm_jax import data, masking
-    from mlm_jax.audit import Audit
+    from mlm_jax.audit import asked
     from mlm_jax.step import MASK_ROOT, root
     from mlm_jax.tokenizer import Tokenizer
 
     vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
-    make = jax.jit(lambda batch: masking.mask(key, batch, vocabulary, config.mask, config.mask.rate))
+    step = min(arguments.at_step, config.steps) - 1
+    make = jax.jit(lambda batch: masking.mask_at(step, config.steps, key, batch, vocabulary, config.mask))
     shards = data.Shards(folder, manifest, "train")
-    audit = Audit(vocabulary, config.mask, config.mask.rate)
+    audit = asked(vocabulary, config.mask, config.steps, step)
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
         batch = shards.batch(numbers)
         audit.add(batch, jax.device_get(make(batch)))
@@ -85,6 +87,7 @@ def show(findings: dict) -> str:
     lines = [
         f"rows         {findings['rows']:,}, {findings['maskable']:,} tokens that may be masked",
         f"selected     {rate['realised']:.3%} of them, {rate['asked']:.3%} asked for: {shares}",
+        f"dropped      {findings['dropped for want of slots']:,} tokens for want of slots",
         f"neighbours   masks of neighbouring rows are correlated by {alike:+.4f}",
         *(f"rule         {count:,} {rule}" for rule, count in broken.items()),
     ]

@@ -54,7 +54,7 @@ def results(arguments: Arguments) -> Iterator[dict]:
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from mlm_jax import sharding
+    from mlm_jax import masking, sharding
     from mlm_jax.checkpoint import load_config, load_model
     from mlm_jax.evaluate import make_evaluation
 
@@ -74,7 +74,7 @@ def results(arguments: Arguments) -> Iterator[dict]:
         vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
         for rate in rates(arguments.rates, config):
             if rate not in evaluations:
-                at_rate = dataclasses.replace(config.mask, rate=rate, max_rate=None)
+                at_rate = dataclasses.replace(masking.fixed(config.mask), rate=rate)
                 fixed = dataclasses.replace(config, mask=at_rate)
                 evaluations[rate] = make_evaluation(model, vocabulary, fixed, folder, manifest, mesh, arguments.split)
             with sharding.activate(mesh, config.mesh):

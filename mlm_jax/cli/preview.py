@@ -25,6 +25,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("rows", 3, "how many rows to show", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("first_row", 0, "number of the first one", lower_bound=0, flag_values=values)
     flags.DEFINE_integer("visits", 1, "masks of each row, of its first visits", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer("at_step", 1, "step whose rate is used, where it changes", lower_bound=1, flag_values=values)
     flags.DEFINE_string("html", None, "file to write the same to as a page", flag_values=values)
 
 
@@ -53,7 +54,8 @@ def run(arguments: Arguments) -> int:
         raise ConfigError("--first_row", arguments.first_row, f"there are {total:,} training rows")
     numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
     asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
-    found = preview.rows(folder, manifest, config, tokenizer, vocabulary, asked)
+    step = min(arguments.at_step, config.steps) - 1
+    found = preview.rows(folder, manifest, config, tokenizer, vocabulary, asked, step)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(preview.terminal(found, color))
     if arguments.html:

@@ -48,16 +48,34 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class MaskConfig:
-    """Four choices: units, priority, budget, corruption; and the regime that decides when a mask is drawn anew."""
+    """Four choices: units, priority, budget, corruption; and the regime that decides when a mask is drawn anew.
 
-    rate: float = 0.15  # share of the maskable tokens that is selected
-    max_rate: float | None = None  # largest rate that a step may ask for; sets the capacity. None: `rate`
-    unit: str = "word"  # token | word
-    priority: str = "uniform"  # uniform
+    Evaluation selects `rate` of the tokens, whatever the schedule, and puts MASK at every selected place.
+    """
+
+    rate: float = 0.15  # share of the maskable tokens that is selected; with a schedule, at the first step
+    max_rate: float | None = None  # largest rate that a step may ask for; sets the slots. None: the schedule's largest
+    schedule: str = "constant"  # constant | linear, cosine, step (from rate to end_rate) | parts (multiples of rate)
+    end_rate: float | None = None  # schedule=linear, cosine, step: rate at the last step
+    stairs: int = 4  # schedule=step: number of equal parts of the run, the first at rate, the last at end_rate
+    parts: tuple[tuple[float, float], ...] = ()  # schedule=parts: (share of the steps at which it begins, multiple)
+    # token | word | span and ngram (of words, keyed lengths) | phrase | sentence | paragraph (as the rows mark them) |
+    # hierarchical (a level for each sentence)
+    unit: str = "word"
+    span_p: float = 0.2  # unit=span: P(n words) in proportion to (1 - span_p) ** n
+    span_cap: int = 10  # unit=span: most words
+    ngram_max: int = 3  # unit=ngram: most words; P(n words) in proportion to 1 / n
+    levels: tuple[tuple[str, float], ...] = (("word", 0.5), ("span", 0.3), ("sentence", 0.2))  # hierarchical: weights
+    priority: str = "uniform"  # uniform | frequency (rare words first, by chance)
+    frequency_power: float = 0.5  # priority=frequency: weight of a token = frequency ** -frequency_power
+    temperature: float = 1.0  # weight ** (1 / temperature): near 0 the order of the weights, large: uniform
+    stratify: bool = False  # the ten strata of word frequency take turns
     regime: str = "dynamic"  # dynamic (new at each visit) | static | multi-version
     versions: int = 10  # masks per row of the multi-version regime
     corruption: tuple[float, float, float] = (0.8, 0.1, 0.1)  # shares of MASK, random token, kept token
     corruption_per: str = "token"  # token | unit: what one draw of the corruption holds for
+    random_ids: str = "uniform"  # random tokens: uniform | unigram (as often as in the training rows)
+    random_end: float | None = None  # share of random tokens at the last step, linear; the difference goes to MASK
     min_per_segment: int = 0  # a segment gets at least so many tokens (raises the realised rate, see mask/rate)
 
 
