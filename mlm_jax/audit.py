@@ -7,18 +7,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from mlm_jax import masking
+from mlm_jax import data, masking, records
 from mlm_jax.batch import Batch, Masked
-from mlm_jax.config import MaskConfig
+from mlm_jax.config import ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
 
 SIGMAS = 6.0  # a deviation beyond so many standard deviations is no accident
+LOOKED_AT = 256  # rows that are asked for the marks of words, sentences and so on
 LEAST_ROWS = 32  # below, no statement on rates is made
 POSITIONS = 10  # bins of the place in a segment
 LONGEST_WORD = 6  # longer ones are counted with these
@@ -178,6 +180,30 @@ class Audit:
         if abs(mean) <= max(SIGMAS * error, 0.02):
             return []
         return [f"the masks of neighbouring rows are correlated by {mean:.3f}"]
+
+
+# what a unit is cut by -> the bit of the rows, and what it marks
+MARKS = {
+    "word": (records.WORD_START, "words"),
+    "span": (records.WORD_START, "words"),
+    "ngram": (records.WORD_START, "words"),
+    "phrase": (records.PHRASE_JOIN, "phrases"),
+    "sentence": (records.SENTENCE_START, "sentences"),
+    "paragraph": (records.PARAGRAPH_START, "paragraphs"),
+}
+
+
+def check_rows(folder: str | Path, manifest: dict, config: MaskConfig) -> None:
+    """Raises ConfigError where the unit needs marks that the rows do not have, by a look at the first ones."""
+    shards = data.Shards(folder, manifest, "train")
+    rows = np.arange(min(LOOKED_AT, sum(shards.rows)))
+    flags = shards.batch(np.stack([rows, np.zeros_like(rows)], axis=1)).flags
+    levels = [name for name, weight in config.levels if weight] if config.unit == "hierarchical" else []
+    for unit in [config.unit, *levels]:
+        bit, what = MARKS.get(unit, (0, ""))
+        if bit and not (flags & bit).any():
+            fix = f"the rows mark no {what} ({len(rows)} of them looked at); choose another unit, or other rows"
+            raise ConfigError("config.mask.levels" if unit in levels else "config.mask.unit", unit, fix)
 
 
 def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int) -> Audit:

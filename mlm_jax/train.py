@@ -140,7 +140,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     import jax
 
     from mlm_jax import console, data, logbook, metrics, optim, sharding, state, step, timing
-    from mlm_jax.audit import auditor
+    from mlm_jax.audit import auditor, check_rows
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
     from mlm_jax.evaluate import make_evaluation
@@ -153,6 +153,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
     folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
+    check_rows(folder, manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
 

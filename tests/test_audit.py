@@ -142,3 +142,13 @@ def test_the_verb(text, tmp_path, capfd):  # noqa: F811
     assert verb.main([*argv, "--rows=40"]) == 0
     assert "selected by frequency decile" in capfd.readouterr().out
     assert verb.main([*argv, "--rows=0"]) == 2
+    levels = "--config.mask.levels=(('word', 1.0), ('phrase', 1.0))"
+    for flags, says in [
+        (["--config.mask.unit=phrase"], "config.mask.unit = 'phrase': the rows mark no phrases"),
+        (["--config.mask.unit=hierarchical", levels], "config.mask.levels = 'phrase': the rows mark no phrases"),
+    ]:
+        capfd.readouterr()
+        assert verb.main([*argv, *flags]) == 2
+        assert says in capfd.readouterr().err
+    for unit in ("span", "ngram", "sentence", "paragraph", "hierarchical"):
+        assert verb.main([*argv, f"--config.mask.unit={unit}", "--config.mask.rate=0.3"]) == 0

@@ -57,10 +57,11 @@ def audited(arguments: Arguments):
     import jax
 
     from mlm_jax import data, masking
-    from mlm_jax.audit import asked
+    from mlm_jax.audit import asked, check_rows
     from mlm_jax.step import MASK_ROOT, root
     from mlm_jax.tokenizer import Tokenizer
 
+    check_rows(folder, manifest, config.mask)
     vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1

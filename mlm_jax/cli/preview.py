@@ -45,8 +45,10 @@ def run(arguments: Arguments) -> int:
     folder, manifest = checked_rows(config, arguments.workdir)
     runtime.start()
     from mlm_jax import preview
+    from mlm_jax.audit import check_rows
     from mlm_jax.tokenizer import Tokenizer
 
+    check_rows(folder, manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
     total = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
