@@ -252,7 +252,7 @@ def time_mask(key: object, batch: object, vocabulary: Vocabulary, config: Config
 
     from mlm_jax import masking
 
-    mask = jax.jit(lambda key, batch: masking.mask(key, batch, vocabulary, config.mask, config.mask.rate))
+    mask = jax.jit(lambda key, batch: masking.mask_at(0, config.steps, key, batch, vocabulary, config.mask))
     jax.block_until_ready(mask(key, batch))
     seconds = []
     for _ in range(MASK_CALLS):
