@@ -20,6 +20,10 @@ from mlm_jax.config import ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
 
 SIGMAS = 6.0  # a deviation beyond so many standard deviations is no accident
+NOTICED = 0.02  # a rate that is off by less than this share of itself is no breach: words do not divide evenly
+LEAST_TOKENS = 4  # asked for in a row, on average; below, the word that every row gets raises the rate
+MOST_ROWS = 1024  # of a step that are audited
+MOST_PAIRS = 256  # of neighbouring rows in a batch
 LOOKED_AT = 256  # rows that are asked for the marks of words, sentences and so on
 LEAST_ROWS = 32  # below, no statement on rates is made
 POSITIONS = 10  # bins of the place in a segment
@@ -120,7 +124,7 @@ class Audit:
 
     def _neighbours(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
         """Correlation of the masks of neighbouring rows at the same places; 0 where each is drawn for itself."""
-        for i in range(len(batch.row) - 1):
+        for i in range(min(len(batch.row) - 1, MOST_PAIRS)):
             if (batch.row[i], batch.visit[i]) == (batch.row[i + 1], batch.visit[i + 1]):
                 continue  # the same row twice, as processes along the tensor axis hold it
             both = maskable[i] & maskable[i + 1]
@@ -155,16 +159,19 @@ class Audit:
         maskable, selected = np.array(self.rows, np.float64).T
         off = selected - self.rate * maskable
         error = max(float(off.std()), 0.5) / math.sqrt(len(off))
-        raised = self.config.min_per_segment > 0 and off.mean() > 0  # asked for
+        few = self.rate * maskable.mean() < LEAST_TOKENS
+        raised = (self.config.min_per_segment > 0 or few) and off.mean() > 0  # asked for
         lowered = self.dropped > 0 and off.mean() < 0  # counted by itself
-        if abs(off.mean()) <= SIGMAS * error or raised or lowered:
+        if abs(off.mean()) <= max(SIGMAS * error, NOTICED * self.rate * maskable.mean()) or raised or lowered:
             return []
         return [f"{selected.sum() / maskable.sum():.4f} of the tokens are selected, {self.rate:.4f} were asked for"]
 
     def _corruption_breaches(self) -> list[str]:
-        """What a random draw leaves as it was counts as kept, one in so many ordinary ids."""
+        """A random draw that gives the token itself counts as kept."""
+        if self.config.corruption_per == "unit" and self.config.unit not in ("token", "word"):
+            return []  # few draws, each for many tokens
         mask, random, kept = self.shares
-        same = random / self.vocabulary.ordinary.size
+        same = random * self._chance_of_itself()
         total, lines = int(self.kinds.sum()), []
         draws = total / LONGEST_WORD if self.config.corruption_per == "unit" else total
         for name, count, share in zip(("masked", "random", "kept"), self.kinds, (mask, random - same, kept + same)):
@@ -172,6 +179,13 @@ class Audit:
             if total and abs(count / total - share) > SIGMAS * error:
                 lines.append(f"{count / total:.4f} of the selected tokens are {name}, {share:.4f} were asked for")
         return lines
+
+    def _chance_of_itself(self) -> float:
+        """The chance that a random draw gives the token that stood there."""
+        if self.config.random_ids == "uniform":
+            return 1.0 / self.vocabulary.ordinary.size
+        counts = np.asarray(self.vocabulary.counts, np.float64)[self.vocabulary.ordinary]
+        return float(((counts / counts.sum()) ** 2).sum())
 
     def _correlation_breach(self) -> list[str]:
         if len(self.pairs) < LEAST_ROWS:
@@ -234,10 +248,10 @@ def auditor(
 
 
 def _local(leaf: jax.Array) -> np.ndarray:
-    """This process's rows of a global array [k,b,...], each once, as [n,...]."""
+    """This process's first rows of a global array [k,b,...], each once, as [n,...]."""
     parts = {shard.index[1].start or 0: shard.data for shard in leaf.addressable_shards}
     rows = np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
-    return rows.reshape(-1, *rows.shape[2:])
+    return rows.reshape(-1, *rows.shape[2:])[:MOST_ROWS]
 
 
 def _rows(value: Batch | Masked, kept: np.ndarray) -> Batch | Masked:

@@ -42,6 +42,25 @@ def test_good_masks_break_nothing(config):
         assert share == pytest.approx(asked, abs=0.06)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"random_ids": "unigram", "corruption": (0.2, 0.5, 0.3)},
+        {"unit": "sentence", "corruption_per": "unit"},
+        {"unit": "hierarchical", "min_per_segment": 2},
+        {"unit": "span", "priority": "frequency", "stratify": True},
+        {"regime": "static"},
+        {"rate": 1.0},
+        {"rate": 0.0},
+        {"rate": 0.02},
+    ],
+)
+def test_no_strategy_is_taken_for_a_breach(options):
+    config = MaskConfig(**{"rate": 0.2, **options})
+    audit = audited(*made(config, rows=256, rate=config.rate), config, config.rate)
+    assert audit.breaches() == []
+
+
 def test_numbers_by_hand():
     """CLS a b | c SEP, where | starts a word; b and c are selected."""
     rows = batch([[2, 7, 8, 9, 3]], word_starts=[[0, 1, 0, 1, 0]])
