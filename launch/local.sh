@@ -47,7 +47,7 @@ ended=0
 while [[ $ended -lt $processes ]]; do
   code=0
   wait -n || code=$?
-  if [[ $forwarded -eq 1 ]]; then
+  if [[ $forwarded -eq 1 && $code -gt 128 ]]; then
     forwarded=0
     continue
   fi

@@ -20,11 +20,12 @@ from mlm_jax.config import ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
 
 SIGMAS = 6.0  # a deviation beyond so many standard deviations is no accident
-NOTICED = 0.02  # a rate that is off by less than this share of itself is no breach: words do not divide evenly
+NOTICED = 0.02  # a rate that is off by less than this share of itself is no doubt: words do not divide evenly
+FEW = 5  # tokens more or less are never a doubt
 LEAST_TOKENS = 4  # asked for in a row, on average; below, the word that every row gets raises the rate
 MOST_ROWS = 1024  # of a step that are audited
 MOST_PAIRS = 256  # of neighbouring rows in a batch
-LOOKED_AT = 256  # rows that are asked for the marks of words, sentences and so on
+LOOKED_AT = 256  # rows of a corpus that are asked for the marks of words, sentences and so on
 LEAST_ROWS = 32  # below, no statement on rates is made
 POSITIONS = 10  # bins of the place in a segment
 LONGEST_WORD = 6  # longer ones are counted with these
@@ -125,8 +126,8 @@ class Audit:
     def _neighbours(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
         """Correlation of the masks of neighbouring rows at the same places; 0 where each is drawn for itself."""
         for i in range(min(len(batch.row) - 1, MOST_PAIRS)):
-            if (batch.row[i], batch.visit[i]) == (batch.row[i + 1], batch.visit[i + 1]):
-                continue  # the same row twice, as processes along the tensor axis hold it
+            if batch.row[i] == batch.row[i + 1]:
+                continue  # other visits of one row, or the same twice as devices along the tensor axis hold it
             both = maskable[i] & maskable[i + 1]
             one, other = masked.selected[i][both].astype(float), masked.selected[i + 1][both].astype(float)
             if one.std() > 0 and other.std() > 0:
@@ -149,13 +150,16 @@ class Audit:
         }
 
     def breaches(self) -> list[str]:
-        """A line for each rule that was broken and each rate that is off by more than chance allows."""
-        lines = [f"{count:,} {rule}" for rule, count in self.broken.items() if count]
-        if len(self.rows) >= LEAST_ROWS:
-            lines += [*self._rate_breach(), *self._corruption_breaches(), *self._correlation_breach()]
-        return lines
+        """A line for each rule that was broken: no mask may do that."""
+        return [f"{count:,} {rule}" for rule, count in self.broken.items() if count]
 
-    def _rate_breach(self) -> list[str]:
+    def doubts(self) -> list[str]:
+        """A line for each rate that is off by more than chance allows, were all rows drawn for themselves."""
+        if len(self.rows) < LEAST_ROWS:
+            return []
+        return [*self._rate_doubt(), *self._corruption_doubts(), *self._correlation_doubt()]
+
+    def _rate_doubt(self) -> list[str]:
         maskable, selected = np.array(self.rows, np.float64).T
         off = selected - self.rate * maskable
         error = max(float(off.std()), 0.5) / math.sqrt(len(off))
@@ -166,7 +170,7 @@ class Audit:
             return []
         return [f"{selected.sum() / maskable.sum():.4f} of the tokens are selected, {self.rate:.4f} were asked for"]
 
-    def _corruption_breaches(self) -> list[str]:
+    def _corruption_doubts(self) -> list[str]:
         """A random draw that gives the token itself counts as kept."""
         if self.config.corruption_per == "unit" and self.config.unit not in ("token", "word"):
             return []  # few draws, each for many tokens
@@ -175,8 +179,8 @@ class Audit:
         total, lines = int(self.kinds.sum()), []
         draws = total / LONGEST_WORD if self.config.corruption_per == "unit" else total
         for name, count, share in zip(("masked", "random", "kept"), self.kinds, (mask, random - same, kept + same)):
-            error = math.sqrt(max(share * (1 - share), 1e-4) / max(draws, 1))
-            if total and abs(count / total - share) > SIGMAS * error:
+            error = math.sqrt(share * (1 - share) / max(draws, 1))
+            if total and abs(count - share * total) > SIGMAS * error * total + FEW:
                 lines.append(f"{count / total:.4f} of the selected tokens are {name}, {share:.4f} were asked for")
         return lines
 
@@ -187,8 +191,10 @@ class Audit:
         counts = np.asarray(self.vocabulary.counts, np.float64)[self.vocabulary.ordinary]
         return float(((counts / counts.sum()) ** 2).sum())
 
-    def _correlation_breach(self) -> list[str]:
-        if len(self.pairs) < LEAST_ROWS:
+    def _correlation_doubt(self) -> list[str]:
+        # frequent words, and the ends of long units, stand at the same places in rows of like texts
+        apart = self.config.unit in ("token", "word") and self.config.priority == "uniform"
+        if len(self.pairs) < LEAST_ROWS or not apart:
             return []
         mean, error = float(np.mean(self.pairs)), float(np.std(self.pairs)) / math.sqrt(len(self.pairs))
         if abs(mean) <= max(SIGMAS * error, 0.02):
@@ -210,7 +216,8 @@ MARKS = {
 def check_rows(folder: str | Path, manifest: dict, config: MaskConfig) -> None:
     """Raises ConfigError where the unit needs marks that the rows do not have, by a look at the first ones."""
     shards = data.Shards(folder, manifest, "train")
-    rows = np.arange(min(LOOKED_AT, sum(shards.rows)))
+    ends = np.cumsum(shards.rows)
+    rows = np.concatenate([np.arange(end - n, end - n + min(LOOKED_AT, n)) for n, end in zip(shards.rows, ends)])
     flags = shards.batch(np.stack([rows, np.zeros_like(rows)], axis=1)).flags
     levels = [name for name, weight in config.levels if weight] if config.unit == "hierarchical" else []
     for unit in [config.unit, *levels]:
@@ -229,8 +236,8 @@ def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int) -> 
 
 def auditor(
     vocabulary: Vocabulary, config: MaskConfig, steps: int, key: Key[Array, ""], sharding: jax.sharding.NamedSharding
-) -> Callable[[Batch, int], list[str]]:
-    """`breaches(batch [k,b,t], step)`: the masks of this process's rows are made once more, and audited.
+) -> Callable[[Batch, int], Audit]:
+    """`audit(batch [k,b,t], step)`: the masks of this process's rows are made once more, and audited.
 
     step: 0, 1, ... of `steps`; key: the mask root; sharding: of the batch's arrays.
     """
@@ -239,12 +246,12 @@ def auditor(
     def make(batch: Batch, step: Int[Array, ""]) -> Masked:
         return masking.mask_at(step, steps, key, batch, vocabulary, config)
 
-    def breaches(batch: Batch, step: int) -> list[str]:
-        audit = asked(vocabulary, config, steps, step)
-        audit.add(*jax.tree.map(_local, (batch, make(batch, jnp.int32(step)))))
-        return audit.breaches()
+    def audit(batch: Batch, step: int) -> Audit:
+        counted = asked(vocabulary, config, steps, step)
+        counted.add(*jax.tree.map(_local, (batch, make(batch, jnp.int32(step)))))
+        return counted
 
-    return breaches
+    return audit
 
 
 def _local(leaf: jax.Array) -> np.ndarray:

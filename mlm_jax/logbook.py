@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from importlib import metadata
@@ -16,7 +17,7 @@ import jax
 from mlm_jax import flops
 from mlm_jax.config import Config, Derived
 from mlm_jax.console import evaluation_line, pace_line
-from mlm_jax.metrics import JsonLines, Progress, TensorBoard
+from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.timing import Clock, Throughput
 
 LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
@@ -35,6 +36,7 @@ def record_start(
     if not active:
         return began
     now = datetime.datetime.fromtimestamp(began, datetime.UTC)
+    truncate(workdir / STARTS, sys.maxsize)  # a line that was torn by a crash
     file = JsonLines(workdir / STARTS)
     file.write(
         {
@@ -91,10 +93,11 @@ class Logbook:
     def next_batch(self, batches: Iterator) -> object:
         """The next batch; the time for which the device had to wait for it is that step's `time/input_wait`."""
         began = time.monotonic()
-        with self.clock.during("input"):
-            batch = next(batches)
+        batch = next(batches)
         idle = self.pending is None or self.pending[1]["loss"].is_ready()  # else the device was still at work
         self.waited = time.monotonic() - began if idle else 0.0
+        if self.clock.kind == "training":
+            self.clock.assign("input", self.waited)
         return batch
 
     def step(self, number: int, values: dict) -> None:

@@ -1,5 +1,6 @@
 """What a run says of itself: metrics.jsonl, TensorBoard events, and one line of progress."""
 
+import errno
 import io
 import json
 import math
@@ -58,7 +59,7 @@ class TensorBoard:
         if active:
             from tensorboardX import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+            self.writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def write(self, record: Mapping) -> None:
         """One event at `record["step"]` with all its numbers; hashes, which mean nothing as numbers, are left out."""
@@ -69,6 +70,10 @@ class TensorBoard:
         values = {name: value for name, value in _plain(record).items() if isinstance(value, (int, float))}
         step = values.pop("step")
         kept = {name: value for name, value in values.items() if not name.endswith("/hash")}
+        if (
+            not self.writer.file_writer.event_writer._worker.is_alive()
+        ):  # it died of an error, and its queue would block
+            raise OSError(errno.EIO, "TensorBoard events cannot be written", str(self.writer.logdir))
         summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in kept.items()])
         self.writer.file_writer.add_summary(summary, step)
 

@@ -41,6 +41,12 @@ class Clock:
         self.kind, self.since = kind, now
         return seconds
 
+    def assign(self, kind: str, seconds: float) -> None:
+        """So much of the time that counted for the present kind belongs to another."""
+        self.switch(self.kind)
+        self.spent[self.kind] -= seconds
+        self.spent[kind] += seconds
+
     @contextlib.contextmanager
     def during(self, kind: str) -> Iterator[None]:
         """Counts the time within it for `kind`, then goes on with the kind before."""

@@ -175,7 +175,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         if done > config.steps:
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
         saved = read_meta(workdir, done)
-        rows_read, spent = position(saved, facts, workdir), saved["spent"]
+        rows_read, spent = position(saved, facts, workdir), saved.get("spent", {})
         now = checkpoints.restore(done, target)
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
         for change in console.changes(saved["config"], json.loads(config_module.to_json(config))):
@@ -222,11 +222,13 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
             if number == done_before + 1:
                 log.flush()
                 progress.message(console.first_step_line(time.time() - began, train_step.seconds, train_step.hits))
-                audit_masks(masks, batch, number)
-            last, stopping = number == config.steps, stop.at(number)
+                with log.pause("starting"):
+                    audit_masks(masks, batch, number, progress)
+            # counted from this start: jax's service takes a step that all have yet to reach, and begins at 0
+            last, stopping = number == config.steps, stop.at(number - done_before)
             if last or number % config.evaluate.every_steps == 0:
                 with log.pause("evaluation"):
-                    audit_masks(masks, batch, number)
+                    audit_masks(masks, batch, number, progress)
                     log.evaluation(number, evaluation(now.params, shuffled=last), samples(now.params))
                     write_report(workdir, progress)
             if last or stopping or number % config.checkpoint.every_steps == 0:
@@ -241,9 +243,12 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     return finish(checkpoints, done, config, workdir, progress)
 
 
-def audit_masks(masks: Callable, batch: object, number: int) -> None:
-    """Raises RunError where the masks of a step break a rule."""
-    if breaches := masks(batch, number - 1):
+def audit_masks(masks: Callable, batch: object, number: int, progress) -> None:
+    """Raises RunError where the masks of a step break a rule; rates that are off are a warning."""
+    audit = masks(batch, number - 1)
+    for doubt in audit.doubts():
+        progress.message(f"warning: step {number:,}: {doubt}")
+    if breaches := audit.breaches():
         raise RunError(f"step {number}: the masks are wrong: {'; '.join(breaches)}")
 
 

@@ -39,13 +39,13 @@ def main(argv: list[str]) -> int:
     except (Usage, ConfigError) as error:
         print(f"mlm_jax: {error}", file=sys.stderr)
         return USER_ERROR
-    breaches = audit.breaches()
+    breaches, doubts = audit.breaches(), audit.doubts()
     if arguments.json:
-        print(json.dumps({**audit.findings(), "breaches": breaches}))
+        print(json.dumps({**audit.findings(), "breaches": breaches, "doubts": doubts}))
     else:
         print(show(audit.findings()))
-    for breach in breaches:
-        print(f"mlm_jax: {breach}", file=sys.stderr)
+    for line in [*breaches, *(f"warning: {doubt}" for doubt in doubts)]:
+        print(f"mlm_jax: {line}", file=sys.stderr)
     return 1 if breaches else 0
 
 

@@ -90,6 +90,7 @@ def rows_of(config: Config, workdir: Path) -> Iterator[Rows]:
         yield Rows(folder, manifest, vocabulary, str(folder))
         return
     vocabulary = vocabulary_of(config)
+    vocabulary.counts = np.arange(vocabulary.size, 0, -1)  # of generated rows, where masks go by frequency
     with tempfile.TemporaryDirectory(prefix="mlm_jax-bench-") as name:
         yield Rows(Path(name), generate(Path(name), config, vocabulary), vocabulary, "generated")
 

@@ -1,6 +1,7 @@
 """What verbs that look at rows share."""
 
 import math
+import sys
 from pathlib import Path
 
 from mlm_jax import config as config_module
@@ -14,14 +15,22 @@ def devices_asked(config: Config) -> int:
 
 
 def checked_rows(config: Config, workdir: Path) -> tuple[Path, dict]:
-    """The folder of a config's rows, prepared if they are missing, and its manifest. Raises ConfigError."""
+    """The folder of a config's rows, and its manifest; prepared as `train` would prepare them. Raises ConfigError.
+
+    Rows of a run with a checkpoint, and a folder that the config names, are taken as they are, with a warning where
+    the sources or options have changed.
+    """
     config_module.check(config, devices=devices_asked(config))
     folder = config_module.rows_folder(config, workdir)
-    if not (folder / records.MANIFEST).exists():
-        from mlm_jax.prepare import prepare
+    from mlm_jax.prepare import changes, prepare
 
+    given = config.data.rows and (folder / records.MANIFEST).exists()
+    has_checkpoint = any((workdir / "checkpoints").glob("*"))
+    if not (given or has_checkpoint):
         config_module.check_writable(workdir)
         prepare(config, folder)
     manifest = records.read_manifest(folder)
+    for change in [] if given else changes(config, manifest):
+        print(f"mlm_jax: warning: these rows were made before this changed: {change}", file=sys.stderr)
     config_module.check(config, devices=devices_asked(config), manifest=manifest)
     return folder, manifest

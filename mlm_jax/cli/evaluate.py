@@ -21,6 +21,7 @@ Evaluates the checkpoints of a run on held-out rows: MASK at every selected plac
   python -m mlm_jax evaluate --workdir=runs/tiny --step=all --rates=0.15,0.3,0.5
 """
 NEWEST, ALL = "newest", "all"
+ROWS_A_DEVICE = 32  # at most, in a batch
 
 
 def define(values: flags.FlagValues) -> None:
@@ -85,17 +86,17 @@ def results(arguments: Arguments) -> Iterator[dict]:
 
 def here(config: Config, devices: int, max_rows: int) -> Config:
     """The config of a run for the devices of this machine; masks do not depend on the batch, so nothing changes."""
-    size = config_module.round_up(config.batch_size // config.accumulation, devices)
+    size = config_module.round_up(min(config.batch_size // config.accumulation, ROWS_A_DEVICE * devices), devices)
     limit = dataclasses.replace(config.evaluate, rows=max_rows)
     return dataclasses.replace(config, mesh=MeshConfig(), batch_size=size, accumulation=1, evaluate=limit)
 
 
 def steps(asked: list[str], workdir: Path) -> list[int]:
     """The steps of the checkpoints that were asked for. Raises Usage, and ConfigError where there is none."""
-    from mlm_jax.checkpoint import newest, steps_in
+    from mlm_jax.checkpoint import folder_of, newest, problem, steps_in
 
     if asked == [ALL]:
-        found = steps_in(workdir)
+        found = [step for step in steps_in(workdir) if not problem(folder_of(workdir, step))]
     elif asked == [NEWEST]:
         found = [step for step in [newest(workdir)] if step is not None]
     else:

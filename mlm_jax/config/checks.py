@@ -218,7 +218,7 @@ LEVELS = ("token", "word", "span", "ngram", "phrase", "sentence")  # ways to cut
 def _check_mask(mask: MaskConfig) -> None:
     _check_schedule(mask)
     needed = largest_rate(mask)
-    if mask.max_rate is not None and mask.max_rate < needed:
+    if mask.max_rate is not None and mask.max_rate < needed - 1e-6:
         what = f"config.mask.rate = {mask.rate}" if needed == mask.rate else f"the schedule's largest rate, {needed}"
         raise ConfigError("config.mask.max_rate", mask.max_rate, f"must be at least {what}")
     if abs(sum(mask.corruption) - 1) > 1e-6 or min(mask.corruption) < 0:
@@ -236,6 +236,9 @@ def _check_mask(mask: MaskConfig) -> None:
 
 
 def _check_schedule(mask: MaskConfig) -> None:
+    if mask.schedule != "constant" and not mask.rate:
+        fix = "must be greater than 0 with a schedule: it is also the rate of evaluation"
+        raise ConfigError("config.mask.rate", mask.rate, fix)
     ends = mask.schedule in ("linear", "cosine", "step")
     if ends != (mask.end_rate is not None):
         fix = "name the rate at the last step" if ends else "has no place in it; leave it out"
@@ -246,7 +249,7 @@ def _check_schedule(mask: MaskConfig) -> None:
     begins = [begin for begin, _ in mask.parts]
     if begins and (begins[0] != 0 or begins[-1] >= 1 or any(b <= a for a, b in itertools.pairwise(begins))):
         raise ConfigError("config.mask.parts", mask.parts, "the parts must begin at 0 and rise, all less than 1")
-    if any(not 0 <= mask.rate * multiple <= 1 for _, multiple in mask.parts):
+    if any(not 0 <= mask.rate * multiple <= 1 + 1e-6 for _, multiple in mask.parts):
         fix = f"multiples of config.mask.rate = {mask.rate} must give rates in [0, 1]"
         raise ConfigError("config.mask.parts", mask.parts, fix)
 

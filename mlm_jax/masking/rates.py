@@ -53,7 +53,8 @@ def _cosine(config: MaskConfig, steps: int, step: Int[Array, ""]) -> Float[Array
 
 
 def _step(config: MaskConfig, steps: int, step: Int[Array, ""]) -> Float[Array, ""]:
-    stair = jnp.clip(step * config.stairs // steps, 0, config.stairs - 1)
+    begins = np.array([-(-stair * steps // config.stairs) for stair in range(config.stairs)], np.int32)
+    stair = (step >= jnp.asarray(begins)).sum() - 1
     return _between(config, stair.astype(jnp.float32) / max(config.stairs - 1, 1))
 
 
