@@ -32,6 +32,12 @@ def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
     return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
 
 
+def make_mask(vocabulary: Vocabulary, config: Config) -> Callable[[Batch], Masked]:
+    """The masks of evaluation: they depend on `config.evaluate.seed` and the row alone, MASK at every place."""
+    fixed, key = masking.fixed(config.mask), root(config.evaluate.seed, EVALUATION_ROOT)
+    return lambda batch: masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
+
+
 def make_evaluation_step(
     model: Model, vocabulary: Vocabulary, config: Config, shuffle_context: bool = False
 ) -> Callable[[dict, Batch], dict[str, Array]]:
@@ -41,13 +47,12 @@ def make_evaluation_step(
     The masks depend on `config.evaluate.seed` and the row alone. shuffle_context: the tokens that are not selected
     change places within their row first; what a model loses by it is what it had from their order.
     """
-    fixed = masking.fixed(config.mask)
-    key = root(config.evaluate.seed, EVALUATION_ROOT)
+    mask, key = make_mask(vocabulary, config), root(config.evaluate.seed, EVALUATION_ROOT)
     unigram, deciles = unigram_losses(vocabulary), frequency_deciles(vocabulary)
 
     @jax.jit
     def step(params: dict, batch: Batch) -> dict[str, Array]:
-        masked = masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
+        masked = mask(batch)
         inputs = shuffle(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
         encoded = model.apply(params, dataclasses.replace(batch, tokens=inputs), at=masked.indices)
         logits = model.logits(params, encoded.hidden)

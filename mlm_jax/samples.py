@@ -12,12 +12,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from mlm_jax import data, masking, sharding
+from mlm_jax import data, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config, round_up
-from mlm_jax.evaluate import set_names
+from mlm_jax.evaluate import make_mask, set_names
 from mlm_jax.models import Model
-from mlm_jax.step import EVALUATION_ROOT, root
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
 TEXTS = 6
@@ -105,10 +104,7 @@ def choose(vocabulary: Vocabulary, config: Config, folder: Path, manifest: dict)
 
 def evaluation_mask(rows: Batch, vocabulary: Vocabulary, config: Config) -> Masked:
     """The masks of `evaluate` for these rows [b,t], in numpy: MASK at every selected place."""
-    fixed = masking.fixed(config.mask)
-    key = root(config.evaluate.seed, EVALUATION_ROOT)
-    masked = jax.jit(lambda rows: masking.mask(key, rows, vocabulary, fixed, config.mask.rate))(rows)
-    return jax.tree.map(np.asarray, jax.device_get(masked))
+    return jax.tree.map(np.asarray, jax.device_get(jax.jit(make_mask(vocabulary, config))(rows)))
 
 
 def _texts(name: str, rows: Batch, masked: Masked, vocabulary: Vocabulary) -> Iterator[Text]:

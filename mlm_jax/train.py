@@ -54,10 +54,9 @@ def main(argv: list[str] | None = None) -> int:
         return run(arguments, shlex.join(["python", "-m", "mlm_jax.train", *argv]), began)
     except (Usage, ConfigError) as error:
         return failed(str(error), USER_ERROR)
-    except FloatingPointError as error:
-        return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
     except Exception as error:
-        if isinstance(error, RunError) or (isinstance(error, OSError) and error.errno in DISK_ERRORS):
+        known = isinstance(error, (RunError, FloatingPointError))
+        if known or (isinstance(error, OSError) and error.errno in DISK_ERRORS):
             return failed(f"{error}{newest_checkpoint(arguments.workdir)}", FAILURE)
         if runtime.processes == 1:
             raise
@@ -230,7 +229,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                 with log.pause("evaluation"):
                     audit_masks(masks, batch, number, progress)
                     log.evaluation(number, evaluation(now.params, shuffled=last), samples(now.params))
-                    write_report(workdir, progress)
+                    if not last:  # the end of the run writes it
+                        write_report(workdir, progress)
             if last or stopping or number % config.checkpoint.every_steps == 0:
                 # the lines of a saved step are on the disk before it is, and its loss is finite
                 with log.pause("saving"):

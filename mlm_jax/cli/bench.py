@@ -282,8 +282,7 @@ def rates(config: Config, derived: Derived, seconds: float, tokens: float) -> di
 
     from mlm_jax import flops
 
-    m, places = derived.capacity, derived.tokens_per_step
-    of_step = flops.step(config.model, config.batch_size, config.row_length, m, m, derived.vocab_rows)
+    places, of_step = derived.tokens_per_step, flops.of_run(config, derived)
     kind = jax.devices()[0].device_kind
     return {
         "places_per_step": places,
