@@ -69,6 +69,21 @@ def test_states_attention_and_logits_are_those_of_transformers():
     np.testing.assert_array_equal(encoded.hidden, encoded.out["hidden"][-1])
 
 
+@pytest.mark.parametrize("upto", [1, 2, 3])
+def test_the_first_layers_alone_are_those_of_transformers(upto):
+    weights, batch, made = golden()
+    model = build(GOLDEN, 100)
+    params = convert.from_hub(weights, GOLDEN, 100)
+    some = jax.jit(functools.partial(model.apply, want=("hidden", "attention_received"), upto=upto))(params, batch)
+    real = np.asarray(batch.segments) > 0
+    np.testing.assert_allclose(np.asarray(some.hidden)[real], made["hidden"][upto][real], atol=1e-5)
+    assert some.out["hidden"].shape[0] == upto + 1
+    # the queries of a row's text, each of which gives 1 in all
+    by_hand = (made["attention"][upto - 1] * real[:, None, :, None]).mean(1).sum(1)
+    np.testing.assert_allclose(np.asarray(some.out["attention_received"])[real], by_hand[real], atol=1e-5)
+    assert (np.asarray(some.out["attention_received"])[~real] == 0).all() and not real.all()
+
+
 def test_bert_base_has_109_514_298_parameters():
     params = jax.eval_shape(build(ModelConfig(), 30522).init, key())
     leaves = dict(tree.leaves(params))
@@ -313,6 +328,9 @@ def test_unknown_wants_are_errors():
         model.apply(params, batch, want=("states",))
     with pytest.raises(ValueError, match="at=None"):
         model.apply(params, batch, at=jnp.zeros((1, 2), int), want=("hidden",))
+    for upto in (0, 4):
+        with pytest.raises(ValueError, match="layers 1 to 3"):
+            model.apply(params, batch, upto=upto)
 
 
 def test_auto_is_float32_on_a_cpu():

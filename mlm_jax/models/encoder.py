@@ -14,7 +14,7 @@ from mlm_jax.config import ModelConfig
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
-WANTED = ("hidden", "attention")
+WANTED = ("hidden", "attention", "attention_received")
 
 
 class Model(NamedTuple):
@@ -25,7 +25,7 @@ class Model(NamedTuple):
     """
 
     init: Callable[..., Params]  # init(key) -> params
-    apply: Callable[..., Encoded]  # apply(params, batch, *, at=None, row_keys=None, want=()) -> Encoded
+    apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto) -> Encoded; the last are optional
     logits: Callable[..., Array]  # logits(params, hidden [*b,d]) -> f32[*b,v], v: vocab_size rounded up to 128
     config: ModelConfig
     vocab_size: int
@@ -70,14 +70,20 @@ def assemble(
         at: Int[Array, "b q"] | None = None,
         row_keys: Key[Array, "b"] | None = None,
         want: tuple[str, ...] = (),
+        upto: int | None = None,
     ) -> Encoded:
         """Hidden states [b,q,d] at the positions `at`, or [b,t,d] at all, in the compute type.
 
-        The last layer is computed at `at` alone. row_keys: one dropout key per row; None: no dropout. want: names of
-        what `out` shall hold as well, where `at` is None: `hidden` [l+1,b,t,d], the states after the embeddings and
-        after each layer; `attention` f32[l,b,h,t,t], the probabilities before dropout.
+        The last layer is computed at `at` alone. row_keys: one dropout key per row; None: no dropout. upto: how many
+        layers to run, from 1; None: all l. want: names of what `out` shall hold as well, where `at` is None:
+        `hidden` [l+1,b,t,d], the states after the embeddings and after each layer; `attention` f32[l,b,h,t,t], the
+        probabilities before dropout; `attention_received` f32[b,t], what the last of the layers that run gives to each
+        token: the sum over the queries of its segment, the mean over heads. It is 1 on average.
         """
         _check_want(want, at)
+        count = config.layers if upto is None else upto
+        if not 1 <= count <= config.layers:
+            raise ValueError(f"upto = {upto}: the model has layers 1 to {config.layers}")
 
         def run(weights: Params, prefix: str, x: Array, depth: Int[Array, ""] | int, at: Array | None) -> tuple:
             module = nnx.merge(parts["layer"].graph, sharding.at_use(weights, prefix, dtype))
@@ -93,15 +99,24 @@ def assemble(
         x = module(batch.tokens, batch.positions, batch.types, fold_in(row_keys, 0), dtype)
         x = start = sharding.constrain(x, "batch", None, None)
         outs = []
-        if before:
-            layers = (params["body"]["0"], jnp.arange(before))
+        weights, prefix, body = params["last"]["0"], "last/0", params["body"].get("0")
+        if count < config.layers:  # a slice copies the layers that run: the price of leaving the others out
+            weights, prefix = jax.tree.map(lambda leaf: leaf[count - 1], body), "body/0"
+            body = jax.tree.map(lambda leaf: leaf[: count - 1], body)
+        if count > 1:
+            layers = (body, jnp.arange(count - 1))
             x, out = jax.lax.scan(lambda x, xs: run(xs[0], "body/0", x, xs[1], None), x, layers, unroll=config.unroll)
             outs.append(out)
-        x, out = run(params["last"]["0"], "last/0", x, before, at)
+        entered = x
+        x, out = run(weights, prefix, x, count - 1, at)
         outs.append({name: value[None] for name, value in out.items()})
         if "hidden" in want:
             outs.insert(0, {"hidden": start[None]})
-        gathered = {name: jnp.concatenate([out[name] for out in outs if name in out]) for name in want}
+        stacked = [name for name in want if name != "attention_received"]
+        gathered = {name: jnp.concatenate([out[name] for out in outs if name in out]) for name in stacked}
+        if "attention_received" in want:
+            module = nnx.merge(parts["layer"].graph, sharding.at_use(weights, prefix, dtype))
+            gathered["attention_received"] = _received(module.attention.probabilities(entered, batch.segments), batch)
         return Encoded(hidden=x, out=gathered)
 
     def logits(params: Params, hidden: Float[Array, "*b d"]) -> Float[Array, "*b v"]:
@@ -112,6 +127,12 @@ def assemble(
         return sharding.constrain(out, "batch", *(None,) * (out.ndim - 2), "vocab")
 
     return Model(init, apply, logits, config, vocab_size)
+
+
+def _received(probabilities: Float[Array, "b h t t"], batch: Batch) -> Float[Array, "b t"]:
+    """What each token gets from the queries of its segment. Those of the padding, which see nothing, do not count."""
+    asks = (batch.segments > 0).astype(jnp.float32)
+    return jnp.einsum("bhqs,bq->bs", probabilities, asks) / probabilities.shape[1] * asks
 
 
 class _Part:
