@@ -4,19 +4,21 @@ The counts use nothing of how a mask is made, only the rows before and after; in
 """
 
 import dataclasses
-import functools
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Key
 
 from mlm_jax import data, masking, records
 from mlm_jax.batch import Batch, Masked
-from mlm_jax.config import ConfigError, MaskConfig
+from mlm_jax.config import Config, ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
 
 SIGMAS = 6.0  # a deviation beyond so many standard deviations is no accident
@@ -55,6 +57,26 @@ class Table:
         return {n: float(s / m) for n, s, m in zip(self.names, self.selected, self.maskable) if m}
 
 
+class Places(NamedTuple):
+    """Which tokens of rows may be selected, and which are."""
+
+    row: np.ndarray  # i32[b], the rows' numbers
+    maskable: np.ndarray  # bool[b,t]
+    selected: np.ndarray  # bool[b,t]
+
+
+def _agreement(one: Places, i: int, other: Places, j: int) -> list[float]:
+    """Correlation of the masks of two rows at the places that are maskable in both: 0 on average for two draws.
+
+    Nothing for visits of one row, or where all or none of the places are selected.
+    """
+    both = one.maskable[i] & other.maskable[j]
+    x, y = one.selected[i][both].astype(float), other.selected[j][both].astype(float)
+    if one.row[i] == other.row[j] or not x.size or x.std() == 0 or y.std() == 0:
+        return []
+    return [float(np.corrcoef(x, y)[0, 1])]
+
+
 class Audit:
     """Counts over batches of rows and their masks; then `findings` and `breaches`."""
 
@@ -71,9 +93,10 @@ class Audit:
         self.kinds = np.zeros(3, np.int64)  # MASK, random, kept
         self.tables: dict[str, Table] = {}
         self.pairs: list[float] = []  # of neighbouring rows, how much their masks agree
+        self.device_pairs: list[float] = []  # and of rows at the same place on two devices
 
-    def add(self, batch: Batch, masked: Masked) -> None:
-        """Rows [b,t] and their masks, as numpy arrays; rows that only fill up a batch are left out."""
+    def add(self, batch: Batch, masked: Masked) -> "Places":
+        """Rows [b,t] and their masks, as numpy arrays. Returns those that count: some only fill up a batch."""
         kept = batch.row >= 0
         batch, masked = (_rows(value, kept) for value in (batch, masked))
         maskable = (batch.segments > 0) & ~np.isin(batch.tokens, self.vocabulary.special)
@@ -86,7 +109,10 @@ class Audit:
         for name, (names, places) in self._properties(batch, maskable).items():
             table = Table.of(names, places[maskable], masked.selected[maskable])
             self.tables[name] = self.tables[name] + table if name in self.tables else table
-        self._neighbours(batch, masked, maskable)
+        places = Places(batch.row, maskable, masked.selected)
+        for i in range(min(len(places.row) - 1, MOST_PAIRS)):
+            self.pairs += _agreement(places, i, places, i + 1)
+        return places
 
     def _rules(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
         drawn = masked.selected & (masked.inputs != batch.tokens) & (masked.inputs != self.vocabulary.mask)
@@ -123,15 +149,12 @@ class Audit:
             names["frequency decile"] = ([*map(str, range(1, DECILES + 1))], self.deciles[batch.tokens] - 1)
         return names
 
-    def _neighbours(self, batch: Batch, masked: Masked, maskable: np.ndarray) -> None:
-        """Correlation of the masks of neighbouring rows at the same places; 0 where each is drawn for itself."""
-        for i in range(min(len(batch.row) - 1, MOST_PAIRS)):
-            if batch.row[i] == batch.row[i + 1]:
-                continue  # other visits of one row, or the same twice as devices along the tensor axis hold it
-            both = maskable[i] & maskable[i + 1]
-            one, other = masked.selected[i][both].astype(float), masked.selected[i + 1][both].astype(float)
-            if one.std() > 0 and other.std() > 0:
-                self.pairs.append(float(np.corrcoef(one, other)[0, 1]))
+    def add_parts(self, parts: list[tuple[Batch, Masked]]) -> None:
+        """Rows of several devices, and how much the masks of two of them agree, row by row."""
+        places = [self.add(batch, masked) for batch, masked in parts]
+        for one, other in itertools.pairwise(places):
+            for i in range(min(len(one.row), len(other.row), MOST_PAIRS)):
+                self.device_pairs += _agreement(one, i, other, i)
 
     def findings(self) -> dict:
         """Numbers of what was counted: rates, shares, tables by property, correlation of neighbouring rows."""
@@ -146,6 +169,7 @@ class Audit:
             "corruption": {name: int(n) / total for name, n in zip(("mask", "random", "kept"), self.kinds)},
             "broken": dict(self.broken),
             "correlation of neighbouring rows": float(np.mean(self.pairs)) if self.pairs else 0.0,
+            "correlation between devices": float(np.mean(self.device_pairs)) if self.device_pairs else 0.0,
             "rate by": {name: table.rates() for name, table in self.tables.items()},
         }
 
@@ -157,7 +181,7 @@ class Audit:
         """A line for each rate that is off by more than chance allows, were all rows drawn for themselves."""
         if len(self.rows) < LEAST_ROWS:
             return []
-        return [*self._rate_doubt(), *self._corruption_doubts(), *self._correlation_doubt()]
+        return [*self._rate_doubt(), *self._corruption_doubts(), *self._correlation_doubts()]
 
     def _rate_doubt(self) -> list[str]:
         maskable, selected = np.array(self.rows, np.float64).T
@@ -191,15 +215,16 @@ class Audit:
         counts = np.asarray(self.vocabulary.counts, np.float64)[self.vocabulary.ordinary]
         return float(((counts / counts.sum()) ** 2).sum())
 
-    def _correlation_doubt(self) -> list[str]:
+    def _correlation_doubts(self) -> list[str]:
         # frequent words, and the ends of long units, stand at the same places in rows of like texts
-        apart = self.config.unit in ("token", "word") and self.config.priority == "uniform"
-        if len(self.pairs) < LEAST_ROWS or not apart:
+        if self.config.unit not in ("token", "word") or self.config.priority != "uniform":
             return []
-        mean, error = float(np.mean(self.pairs)), float(np.std(self.pairs)) / math.sqrt(len(self.pairs))
-        if abs(mean) <= max(SIGMAS * error, 0.02):
-            return []
-        return [f"the masks of neighbouring rows are correlated by {mean:.3f}"]
+        lines = []
+        for name, pairs in (("of neighbouring rows", self.pairs), ("of rows on two devices", self.device_pairs)):
+            mean, error = (float(np.mean(pairs)), float(np.std(pairs)) / math.sqrt(len(pairs))) if pairs else (0, 0)
+            if len(pairs) >= LEAST_ROWS and abs(mean) > max(SIGMAS * error, 0.02):
+                lines.append(f"the masks {name} are correlated by {mean:.3f}")
+        return lines
 
 
 # what a unit is cut by -> the bit of the rows, and what it marks
@@ -227,38 +252,44 @@ def check_rows(folder: str | Path, manifest: dict, config: MaskConfig) -> None:
             raise ConfigError("config.mask.levels" if unit in levels else "config.mask.unit", unit, fix)
 
 
-def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int) -> Audit:
-    """An empty audit of masks as the schedules have them at step 0, 1, ... of `steps`."""
+def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int, fed: float | None = None) -> Audit:
+    """An empty audit of masks as the schedules have them at step 0, 1, ... of `steps`; fed: see `masking.mask_at`."""
     random = masking.random_at(config, steps)
-    rate = masking.rate_at(config, steps)(step)
+    rate = masking.rate_at(config, steps, fed)(step)
     return Audit(vocabulary, config, float(rate), float(random(step)) if random else None)
 
 
 def auditor(
-    vocabulary: Vocabulary, config: MaskConfig, steps: int, key: Key[Array, ""], sharding: jax.sharding.NamedSharding
-) -> Callable[[Batch, int], Audit]:
-    """`audit(batch [k,b,t], step)`: the masks of this process's rows are made once more, and audited.
+    make: Callable[..., Masked], vocabulary: Vocabulary, config: Config, key: Key[Array, ""], sharding: NamedSharding
+) -> Callable[[Batch, int, dict, dict], Audit]:
+    """`audit(batch [k,b,t], step, params, feedback)`: the masks of this process's rows are made once more, and audited.
 
-    step: 0, 1, ... of `steps`; key: the mask root; sharding: of the batch's arrays.
+    make: as `feedback.make_mask` gives it; key: the mask root; sharding: of the batch's arrays; step: 0, 1, ... Masks
+    that depend on the model are those of the parameters given.
     """
+    make = jax.jit(make, out_shardings=sharding)
 
-    @functools.partial(jax.jit, out_shardings=sharding)
-    def make(batch: Batch, step: Int[Array, ""]) -> Masked:
-        return masking.mask_at(step, steps, key, batch, vocabulary, config)
-
-    def audit(batch: Batch, step: int) -> Audit:
-        counted = asked(vocabulary, config, steps, step)
-        counted.add(*jax.tree.map(_local, (batch, make(batch, jnp.int32(step)))))
+    def audit(batch: Batch, step: int, params: dict, feedback: dict) -> Audit:
+        rate = float(feedback["rate"]) if "rate" in feedback else None
+        counted = asked(vocabulary, config.mask, config.steps, step, rate)
+        counted.add_parts(_parts((batch, make(jnp.int32(step), key, batch, params, feedback))))
         return counted
 
     return audit
 
 
-def _local(leaf: jax.Array) -> np.ndarray:
-    """This process's first rows of a global array [k,b,...], each once, as [n,...]."""
-    parts = {shard.index[1].start or 0: shard.data for shard in leaf.addressable_shards}
-    rows = np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
-    return rows.reshape(-1, *rows.shape[2:])[:MOST_ROWS]
+def _parts(values: tuple[Batch, Masked]) -> list[tuple[Batch, Masked]]:
+    """This process's first rows of global arrays [k,b,...], as [n,...]: a part for each device that has its own."""
+    shards = [
+        {shard.index[1].start or 0: shard.data for shard in leaf.addressable_shards} for leaf in jax.tree.leaves(values)
+    ]
+    structure = jax.tree.structure(values)
+    found = []
+    for start in sorted(shards[0]):
+        leaves = [np.asarray(parts[start]) for parts in shards]
+        most = max(MOST_ROWS // len(shards[0]), 1)
+        found.append(jax.tree.unflatten(structure, [x.reshape(-1, *x.shape[2:])[:most] for x in leaves]))
+    return found
 
 
 def _rows(value: Batch | Masked, kept: np.ndarray) -> Batch | Masked:

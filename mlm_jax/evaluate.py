@@ -18,18 +18,9 @@ from mlm_jax.config import Config
 from mlm_jax.models import Model
 from mlm_jax.objectives import cross_entropy
 from mlm_jax.step import EVALUATION_ROOT, root
-from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
+from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles, unigram_losses
 
 Means = dict[str, float | int]
-
-
-def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
-    """-log p(id) in nats, f32[size]; p from the counts of the training rows plus 1, over the ordinary ids."""
-    counts = np.zeros(vocabulary.size)
-    counts[vocabulary.ordinary] = vocabulary.counts[vocabulary.ordinary] + 1.0
-    with np.errstate(divide="ignore"):
-        losses = np.log(counts.sum()) - np.log(counts)
-    return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
 
 
 def make_mask(vocabulary: Vocabulary, config: Config) -> Callable[[Batch], Masked]:

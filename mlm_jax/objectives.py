@@ -14,7 +14,8 @@ from mlm_jax.models import Model
 class Objective(NamedTuple):
     """Reads the hidden states at Masked.indices. `count(batch, masked)` -> f32[].
 
-    `sums(model, params, encoded, batch, masked)` -> {"loss": f32[], "accuracy": f32[]}, to be divided by the count.
+    `sums(model, params, encoded, batch, masked)` -> {"loss": f32[], "accuracy": f32[]}, to be divided by the count, and
+    the loss of each target, f32[b,m].
     """
 
     count: Callable
@@ -37,11 +38,11 @@ def _mlm_count(batch: Batch, masked: Masked) -> Float[Array, ""]:
 
 def _mlm_sums(
     model: Model, params: dict, encoded: Encoded, batch: Batch, masked: Masked
-) -> dict[str, Float[Array, ""]]:
+) -> tuple[dict[str, Float[Array, ""]], Float[Array, "b m"]]:
     logits = model.logits(params, encoded.hidden)
     losses = cross_entropy(logits, masked.targets)
     hits = (logits.argmax(-1) == masked.targets).astype(jnp.float32)
-    return {"loss": (losses * masked.weights).sum(), "accuracy": (hits * masked.weights).sum()}
+    return {"loss": (losses * masked.weights).sum(), "accuracy": (hits * masked.weights).sum()}, losses
 
 
 OBJECTIVES = {"mlm": Objective(_mlm_count, _mlm_sums)}

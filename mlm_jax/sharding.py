@@ -33,6 +33,7 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?head/dense/kernel", ("width", None)),
     (r"(.*/)?head/dense/bias", (None,)),
     (r"(.*/)?head/bias", ("vocab",)),
+    (r"feedback/surprisal", (None,)),
 )
 
 _RULES: contextvars.ContextVar[tuple[tuple[str, str], ...]] = contextvars.ContextVar("rules", default=())

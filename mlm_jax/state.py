@@ -1,4 +1,4 @@
-"""What training changes: parameters, optimizer state, and the number of finished updates."""
+"""What training changes: parameters, optimizer state, the number of finished updates, and what masks take from them."""
 
 import dataclasses
 
@@ -19,11 +19,18 @@ class State:
     step: Int[Array, ""]  # finished updates
     params: dict
     optimizer: optax.OptState
+    feedback: dict = dataclasses.field(default_factory=dict)  # see `feedback.py`; empty for most configs
 
 
-def abstract(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, config: MeshConfig) -> State:
-    """Shapes, types and shardings of a state, nothing allocated: the target of a restore, and of ahead-of-time use."""
-    shapes = jax.eval_shape(lambda key: _init(model, optimizer, key), jax.random.key(0, impl="threefry2x32"))
+def abstract(
+    model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, config: MeshConfig, feedback: dict | None = None
+) -> State:
+    """Shapes, types and shardings of a state, nothing allocated: the target of a restore, and of ahead-of-time use.
+
+    feedback: as `feedback.start` gives it.
+    """
+    key = jax.random.key(0, impl="threefry2x32")
+    shapes = jax.eval_shape(lambda key: _init(model, optimizer, key, feedback), key)
     placed = sharding.shardings(mesh, shapes, config)
     return jax.tree.map(
         lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), shapes, placed
@@ -31,17 +38,22 @@ def abstract(model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, 
 
 
 def create(
-    model: Model, optimizer: optax.GradientTransformation, mesh: Mesh, config: MeshConfig, key: Key[Array, ""]
+    model: Model,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    config: MeshConfig,
+    key: Key[Array, ""],
+    feedback: dict | None = None,
 ) -> State:
-    """A new state, each array made where it stays."""
-    target = abstract(model, optimizer, mesh, config)
+    """A new state, each array made where it stays. feedback: as `feedback.start` gives it."""
+    target = abstract(model, optimizer, mesh, config, feedback)
     placed = jax.tree.map(lambda leaf: leaf.sharding, target)
-    return jax.jit(lambda key: _init(model, optimizer, key), out_shardings=placed)(key)
+    return jax.jit(lambda key: _init(model, optimizer, key, feedback), out_shardings=placed)(key)
 
 
-def _init(model: Model, optimizer: optax.GradientTransformation, key: Key[Array, ""]) -> State:
+def _init(model: Model, optimizer: optax.GradientTransformation, key: Key[Array, ""], feedback: dict | None) -> State:
     params = model.init(key)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
             raise TypeError(f"parameter {path} is {leaf.dtype}; master weights are float32")
-    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.tree.map(jnp.asarray, feedback or {}))

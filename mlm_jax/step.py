@@ -9,7 +9,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key
 
-from mlm_jax import masking, sharding
+from mlm_jax import feedback, masking, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config
 from mlm_jax.models import Model
@@ -53,10 +53,12 @@ def make_train_step(
     rounding. Call it within `sharding.activate(mesh, config.mesh)`.
     """
 
+    make_mask = feedback.make_mask(model, vocabulary, config)
+
     def train_step(state: State, batch: Batch, roots: dict[str, Key[Array, ""]]) -> tuple[State, Metrics]:
-        masked = masking.mask_at(state.step, config.steps, roots["mask"], batch, vocabulary, config.mask)
+        masked = make_mask(state.step, roots["mask"], batch, state.params, state.feedback)
         counts = {name: objective.count(batch, masked) for name, objective in OBJECTIVES.items()}
-        means, gradients = _gradients(model, config, state.params, batch, masked, counts, roots["dropout"])
+        means, losses, gradients = _gradients(model, config, state.params, batch, masked, counts, roots["dropout"])
         placed = sharding.shardings(mesh, gradients, config.mesh)
         gradients = jax.lax.with_sharding_constraint(gradients, placed)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -64,7 +66,8 @@ def make_train_step(
         metrics = _metrics(batch, masked, counts, means, vocabulary)
         metrics["grad_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = schedule(config.optimizer, config.steps)(state.step)
-        return State(state.step + 1, params, optimizer_state), metrics
+        fed = feedback.after_step(state.feedback, losses, masked, config.mask)
+        return State(state.step + 1, params, optimizer_state, fed), metrics
 
     return jax.jit(train_step, donate_argnums=0)
 
@@ -77,33 +80,36 @@ def _gradients(
     masked: Masked,
     counts: Metrics,
     dropout_root: Key[Array, ""],
-) -> tuple[Metrics, dict]:
-    """Means of the whole batch, and the gradient of the loss; one microbatch after another."""
+) -> tuple[Metrics, Float[Array, "k b m"], dict]:
+    """Means of the whole batch, the loss of each target, and the gradient; one microbatch after another."""
     drops = config.model.dropout > 0 or config.model.attention_dropout > 0
 
-    def loss(params: dict, batch: Batch, masked: Masked) -> tuple[Float[Array, ""], Metrics]:
+    def loss(params: dict, batch: Batch, masked: Masked) -> tuple[Float[Array, ""], tuple]:
         keys = row_keys(dropout_root, batch) if drops else None
         inputs = dataclasses.replace(batch, tokens=masked.inputs)
         encoded = model.apply(params, inputs, at=masked.indices, row_keys=keys)
-        means = {}
+        means, losses = {}, {}
         for name, objective in OBJECTIVES.items():
-            for key, total in objective.sums(model, params, encoded, batch, masked).items():
+            sums, losses[name] = objective.sums(model, params, encoded, batch, masked)
+            for key, total in sums.items():
                 # the sum is 0 where the count is
                 means[f"{name}/{key}"] = total / jnp.maximum(counts[name], 1)
-        return means["mlm/loss"], means
+        return means["mlm/loss"], (means, losses["mlm"])
 
     gradient = jax.grad(loss, has_aux=True)
     first = jax.tree.map(lambda x: x[0], (batch, masked))
     if batch.row.shape[0] == 1:
-        gradients, means = gradient(params, *first)
-        return means, gradients
+        gradients, (means, losses) = gradient(params, *first)
+        return means, losses[None], gradients
 
-    def add(total: tuple, micro: tuple) -> tuple[tuple, None]:
-        return jax.tree.map(jnp.add, total, gradient(params, *micro)), None
+    def add(total: tuple, micro: tuple) -> tuple[tuple, Array]:
+        gradients, (means, losses) = gradient(params, *micro)
+        return jax.tree.map(jnp.add, total, (gradients, means)), losses
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *first))
-    (gradients, means), _ = jax.lax.scan(add, zeros, (batch, masked))
-    return means, gradients
+    gradients, (means, _) = jax.eval_shape(gradient, params, *first)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradients, means))
+    (gradients, means), losses = jax.lax.scan(add, zeros, (batch, masked))
+    return means, losses, gradients
 
 
 def _metrics(batch: Batch, masked: Masked, counts: Metrics, means: Metrics, vocabulary: Vocabulary) -> Metrics:

@@ -138,7 +138,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     """
     import jax
 
-    from mlm_jax import console, data, logbook, metrics, optim, sharding, state, step, timing
+    from mlm_jax import console, data, feedback, logbook, metrics, optim, sharding, state, step, timing
     from mlm_jax.audit import auditor, check_rows
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
@@ -159,7 +159,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     mesh = sharding.make_mesh(derived.mesh)
     model = build(config.model, derived.vocab_size)
     optimizer = optim.optimizer(config.optimizer, config.steps)
-    target = state.abstract(model, optimizer, mesh, config.mesh)
+    fed = feedback.start(model, vocabulary, config.mask)
+    target = state.abstract(model, optimizer, mesh, config.mesh, fed)
     rates = optim.table(target.params, config.optimizer)
     kind = jax.devices()[0].device_kind
     progress.message(console.startup(config, derived, kind, rates, manifest))
@@ -168,7 +169,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     done, rows_read, spent = 0, 0, {}
     if checkpoints.latest is None:
         with sharding.activate(mesh, config.mesh):
-            now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
+            now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
     else:
         done = checkpoints.latest
         if done > config.steps:
@@ -198,7 +199,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
     samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
     roots = step.roots(config.seed)
-    masks = auditor(vocabulary, config.mask, config.steps, roots["mask"], placed)
+    make_mask = feedback.make_mask(model, vocabulary, config)
+    masks = auditor(make_mask, vocabulary, config, roots["mask"], placed)
     clock = timing.Clock(started_at, spent, began)
     rows_before = rows_read - done * config.batch_size
     log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)
@@ -221,14 +223,17 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
             if number == done_before + 1:
                 log.flush()
                 progress.message(console.first_step_line(time.time() - began, train_step.seconds, train_step.hits))
-                with log.pause("starting"):
-                    audit_masks(masks, batch, number, progress)
+            if number == done_before + 1 or number % config.audit.every_steps == 0:
+                with log.pause("starting" if number == done_before + 1 else "evaluation"):
+                    audit_masks(masks, batch, number, now, progress)
             # counted from this start: jax's service takes a step that all have yet to reach, and begins at 0
             last, stopping = number == config.steps, stop.at(number - done_before)
             if last or number % config.evaluate.every_steps == 0:
                 with log.pause("evaluation"):
-                    audit_masks(masks, batch, number, progress)
-                    log.evaluation(number, evaluation(now.params, shuffled=last), samples(now.params))
+                    results = evaluation(now.params, shuffled=last)
+                    log.evaluation(number, results, samples(now.params))
+                    fed = feedback.after_evaluation(now.feedback, results, config.mask)
+                    now = dataclasses.replace(now, feedback=fed)
                     if not last:  # the end of the run writes it
                         write_report(workdir, progress)
             if last or stopping or number % config.checkpoint.every_steps == 0:
@@ -243,9 +248,12 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     return finish(checkpoints, done, config, workdir, progress)
 
 
-def audit_masks(masks: Callable, batch: object, number: int, progress) -> None:
-    """Raises RunError where the masks of a step break a rule; rates that are off are a warning."""
-    audit = masks(batch, number - 1)
+def audit_masks(masks: Callable, batch: object, number: int, now, progress) -> None:
+    """Raises RunError where the masks of a step break a rule; rates that are off are a warning.
+
+    now: the state after the step. Masks that depend on the model are made with its parameters.
+    """
+    audit = masks(batch, number - 1, now.params, now.feedback)
     for doubt in audit.doubts():
         progress.message(f"warning: step {number:,}: {doubt}")
     if breaches := audit.breaches():

@@ -12,7 +12,7 @@ from mlm_jax import sharding
 from mlm_jax.audit import Audit, auditor
 from mlm_jax.batch import Masked
 from mlm_jax.cli import audit as verb
-from mlm_jax.config import MaskConfig
+from mlm_jax.config import Config, MaskConfig
 from mlm_jax.masking import mask
 
 CONFIG = MaskConfig(rate=0.2)
@@ -146,11 +146,32 @@ def test_one_mask_for_all_rows_is_found():
     assert any("correlated" in line for line in audited(rows, masked).doubts())
 
 
-def test_the_rows_of_this_process_are_audited_wherever_they_lie():
+def placed_on_four_devices(rows):
+    """Rows [64,t] as [2,32,t] over the data axis of a mesh, and where they lie."""
     mesh = sharding.make_mesh({"data": 4, "fsdp": 1, "tensor": 2})
     placed = sharding.batch_sharding(mesh, leading=1)
-    rows = jax.tree.map(lambda x: jax.device_put(x.reshape(2, 32, *x.shape[1:]), placed), made()[0])
-    assert auditor(WORDS, CONFIG, 10, jax.random.key(0), placed)(rows, 3).breaches() == []
+    return jax.tree.map(lambda x: jax.device_put(x.reshape(2, 32, *x.shape[1:]), placed), rows), placed
+
+
+def test_the_rows_of_this_process_are_audited_wherever_they_lie():
+    def make(step, key, batch, params, feedback):
+        return mask(key, batch, WORDS, CONFIG, 0.2)
+
+    rows, placed = placed_on_four_devices(made()[0])
+    audit = auditor(make, WORDS, Config(mask=CONFIG), jax.random.key(0), placed)(rows, 3, {}, {})
+    assert audit.breaches() == audit.doubts() == [] and len(audit.rows) == 64 and len(audit.device_pairs) > 40
+
+
+def test_devices_with_one_mask_are_found():
+    def make(step, key, batch, params, feedback):
+        at_device = jnp.broadcast_to(jnp.arange(32) % 8, batch.row.shape)  # instead of the row's number
+        return mask(key, dataclasses.replace(batch, row=at_device), WORDS, CONFIG, 0.2)
+
+    tokens = np.random.default_rng(0).integers(5, 400, (64, 64))
+    rows, placed = placed_on_four_devices(batch(tokens))
+    audit = auditor(make, WORDS, Config(mask=CONFIG), jax.random.key(0), placed)(rows, 3, {}, {})
+    assert audit.findings()["correlation between devices"] == pytest.approx(1)
+    assert audit.doubts() == ["the masks of rows on two devices are correlated by 1.000"]
 
 
 def test_the_verb(text, tmp_path, capfd):  # noqa: F811

@@ -22,6 +22,7 @@ ARRAYS += ["kernels", "models", "convert"]
 ARRAYS += [
     "objectives",
     "optim",
+    "feedback",
     "state",
     "checkpoint",
     "step",

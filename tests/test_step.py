@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from batches import CLS, SEP, batch, random_batch, vocabulary
 
-from mlm_jax import masking, sharding, state, step
+from mlm_jax import feedback, masking, sharding, state, step
 from mlm_jax.config import Config, MaskConfig, MeshConfig, ModelConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.objectives import cross_entropy
@@ -34,7 +34,8 @@ def run(config, batches, shape=(1, 1, 1), accumulation=1):
     """Metrics of each step, and the last state, on a mesh of this shape (data, fsdp, tensor)."""
     mesh = sharding.make_mesh(dict(zip(("data", "fsdp", "tensor"), shape)), jax.devices()[: int(np.prod(shape))])
     model, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
-    now = state.create(model, update, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
+    fed = feedback.start(model, VOCABULARY, config.mask)
+    now = state.create(model, update, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
     train_step = step.make_train_step(model, update, VOCABULARY, config, mesh)
     seen = []
     with sharding.activate(mesh, config.mesh):

@@ -56,21 +56,23 @@ def audited(arguments: Arguments):
     runtime.start()
     import jax
 
-    from mlm_jax import data, masking
+    from mlm_jax import data, feedback
     from mlm_jax.audit import asked, check_rows
-    from mlm_jax.step import MASK_ROOT, root
+    from mlm_jax.models import build
+    from mlm_jax.step import INIT_ROOT, MASK_ROOT, root
     from mlm_jax.tokenizer import Tokenizer
 
     check_rows(folder, manifest, config.mask)
     vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1
-    make = jax.jit(lambda batch: masking.mask_at(step, config.steps, key, batch, vocabulary, config.mask))
+    model = build(config.model, config.model.vocab_size or vocabulary.size)
+    make, fed = feedback.make_mask_at_start(model, vocabulary, config, root(config.seed, INIT_ROOT))
     shards = data.Shards(folder, manifest, "train")
-    audit = asked(vocabulary, config.mask, config.steps, step)
+    audit = asked(vocabulary, config.mask, config.steps, step, fed.get("rate"))
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
         batch = shards.batch(numbers)
-        audit.add(batch, jax.device_get(make(batch)))
+        audit.add(batch, jax.device_get(make(step, key, batch)))
     return audit
 
 

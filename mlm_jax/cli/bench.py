@@ -1,6 +1,7 @@
 """`python -m mlm_jax bench --config=FILE`: what a step of a config costs on this machine."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import sys
@@ -19,27 +20,53 @@ from mlm_jax.config import Config, Derived
 from mlm_jax.flags import USER_ERROR, Usage, parse
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
-USAGE = """usage: python -m mlm_jax bench --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR] [--steps=N] [--json]
+USAGE = """usage: python -m mlm_jax bench --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR] [--steps=N] [--masks]
+                              [--json]
 
 Compiles the training step of a config and runs it for a while: time, real tokens a second, FLOPs, and what masks and
-input take of it. Reads the rows of config.data.rows or WORKDIR/rows; where there are none, generated ones. A whole
-batch of a large run may be too much for this machine: make it smaller. Example:
+input take of it; with --masks, what each way of masking would take. Reads the rows of config.data.rows or WORKDIR/rows;
+where there are none, generated ones. A whole batch of a large run may be too much for this machine: make it smaller.
+Example:
 
   python -m mlm_jax bench --config=configs/base.py --config.batch_size=8 --config.accumulation=1 --steps=5
 """
 WARM_UP = 3  # steps before the clock starts
 MASK_CALLS = 20
+STRATEGIES = {  # changes of config.mask, for --masks
+    "token": {"unit": "token"},
+    "word": {"unit": "word"},
+    "span": {"unit": "span"},
+    "ngram": {"unit": "ngram"},
+    "phrase": {"unit": "phrase"},
+    "sentence": {"unit": "sentence"},
+    "paragraph": {"unit": "paragraph"},
+    "hierarchical": {"unit": "hierarchical"},
+    "word, rare first": {"unit": "word", "priority": "frequency"},
+    "word, strata": {"unit": "word", "stratify": True},
+    "span, rare first, strata": {"unit": "span", "priority": "frequency", "stratify": True},
+    "word, by surprisal": {"unit": "word", "priority": "importance", "importance": "surprisal"},
+    "word, by hidden norm": {"unit": "word", "priority": "importance", "importance": "hidden"},
+    "word, by attention": {"unit": "word", "priority": "importance", "importance": "attention"},
+    "word, unigram random": {"unit": "word", "random_ids": "unigram"},
+}
 INPUT_SECONDS, INPUT_BATCHES = 1.0, 3  # the pipeline alone is read for at least so long, and so many batches
 
 # Generated rows: at least two different batches, but not more than take a second or two to write.
 LEAST_ROWS, MOST_ROWS = 1024, 16384
 SEGMENT_TOKENS = 128
 PIECES_PER_WORD = 1.4  # as in English prose with 8,000 to 30,000 pieces
+MARKS = {  # bit of a word start -> how often it is there
+    records.WORD_START: 1.0,
+    records.SENTENCE_START: 0.06,
+    records.PARAGRAPH_START: 0.015,
+    records.PHRASE_JOIN: 0.2,
+}
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("steps", 20, "steps to measure, after a few to warm up", lower_bound=1, flag_values=values)
+    flags.DEFINE_bool("masks", False, "also the speed of every way of masking, on these rows", flag_values=values)
     flags.DEFINE_bool("json", False, "one JSON object, for programs", flag_values=values)
 
 
@@ -49,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv, USAGE, define=define)
         if arguments.rest:
             raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        result = run(arguments.config, arguments.workdir, arguments.steps)
+        result = run(arguments.config, arguments.workdir, arguments.steps, arguments.masks)
     except (Usage, config_module.ConfigError) as error:
         print(f"mlm_jax: {error}", file=sys.stderr)
         return USER_ERROR
@@ -57,15 +84,15 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def run(config: Config, workdir: Path, steps: int) -> dict:
-    """Measures `steps` steps of a config. Raises ConfigError."""
+def run(config: Config, workdir: Path, steps: int, strategies: bool = False) -> dict:
+    """Measures `steps` steps of a config, and the other ways of masking if asked. Raises ConfigError."""
     runtime.start()
     import jax
 
     config_module.check(config, jax.device_count())
     with rows_of(config, workdir) as rows:
         derived = config_module.check(config, jax.device_count(), 1, rows.manifest)
-        return measure(config, derived, rows, steps)
+        return measure(config, derived, rows, steps, strategies)
 
 
 # ---- rows ----
@@ -113,7 +140,8 @@ def generate(folder: Path, config: Config, vocabulary: Vocabulary) -> dict:
         tokens = zipf(rng, vocabulary.ordinary, (count, t))
         word_starts = rng.random((count, t)) < 1 / PIECES_PER_WORD
         tokens[:, starts], tokens[:, np.append(starts[1:], t) - 1] = vocabulary.cls, vocabulary.sep
-        corpora.append((source, tokens, word_starts * records.WORD_START))
+        bits = sum((rng.random((count, t)) < often) * bit for bit, often in MARKS.items())
+        corpora.append((source, tokens, word_starts * bits))
     return write_rows(folder, corpora, starts, config.data.max_segments, vocabulary)
 
 
@@ -163,11 +191,11 @@ def write_rows(
 # ---- measuring ----
 
 
-def measure(config: Config, derived: Derived, rows: Rows, steps: int) -> dict:
+def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies: bool) -> dict:
     """All figures of a config, under the names that `--json` has. Times in seconds, memory in bytes a device."""
     import jax
 
-    from mlm_jax import data, optim, sharding, state, step
+    from mlm_jax import data, feedback, optim, sharding, state, step
     from mlm_jax.models import build
 
     mesh = sharding.make_mesh(derived.mesh)
@@ -177,13 +205,21 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int) -> dict:
     roots = step.roots(config.seed)
     batches = data.train_batches(rows.folder, rows.manifest, config, 0, placed)
     with sharding.activate(mesh, config.mesh), contextlib.closing(batches):
-        now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
+        fed = feedback.start(model, rows.vocabulary, config.mask)
+        now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(now.params))
         batch = next(batches)
         train_step = step.make_train_step(model, optimizer, rows.vocabulary, config, mesh)
         compiled, cold = compile_cold(train_step, now, batch, roots)
-        seconds, tokens = time_steps(compiled, now, itertools.chain([batch], batches), roots, steps)
-        mask_seconds = time_mask(roots["mask"], batch, rows.vocabulary, config)
+        seconds, tokens, now = time_steps(compiled, now, itertools.chain([batch], batches), roots, steps)
+
+        def of_masks(**changes: object) -> float:
+            changed = dataclasses.replace(config, mask=dataclasses.replace(config.mask, **changes))
+            return time_mask(model, rows.vocabulary, changed, roots["mask"], batch, now.params)
+
+        mask_seconds = of_masks()
+        plain_seconds = of_masks(priority="uniform") if config.mask.priority == "importance" else mask_seconds
+        each = {name: of_masks(**changes) for name, changes in STRATEGIES.items()} if strategies else {}
     input_rate = time_input(data.train_batches(rows.folder, rows.manifest, config, 0, placed), tokens)
     times = np.quantile(seconds, (0.1, 0.5, 0.9)).tolist()
     return {
@@ -198,6 +234,11 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int) -> dict:
         **rates(config, derived, times[1], tokens),
         "mask_seconds": mask_seconds,
         "mask_share": mask_seconds / times[1],
+        "importance_share": (mask_seconds - plain_seconds) / times[1],
+        "strategies": {
+            name: {"seconds": value, "share": value / times[1], "tokens_per_second": tokens / value}
+            for name, value in each.items()
+        },
         "input_tokens_per_second": input_rate,
         "input_times_step": input_rate / (tokens / times[1]),
         **memory(compiled),
@@ -229,8 +270,8 @@ def compile_cold(train_step: Callable, *arguments: object) -> tuple[Callable, di
 
 def time_steps(
     train_step: Callable, now: object, batches: Iterator, roots: dict, steps: int
-) -> tuple[list[float], float]:
-    """The seconds of each of `steps` steps, and their mean number of real tokens.
+) -> tuple[list[float], float, object]:
+    """The seconds of each of `steps` steps, their mean number of real tokens, and the last state.
 
     As in training the next step is dispatched before the last one's metrics are read, and waiting for input counts.
     """
@@ -244,21 +285,28 @@ def time_steps(
             ends.append(time.perf_counter())
         before = values
     jax.block_until_ready(now)
-    return np.diff(ends[-steps - 1 :]).tolist(), float(np.mean(tokens[-steps:]))
+    return np.diff(ends[-steps - 1 :]).tolist(), float(np.mean(tokens[-steps:])), now
 
 
-def time_mask(key: object, batch: object, vocabulary: Vocabulary, config: Config) -> float:
-    """Median seconds of making the masks of a step's batch [k,b,t] in a program of their own."""
+def time_mask(model: object, vocabulary: Vocabulary, config: Config, key: object, batch: object, params: dict) -> float:
+    """Median seconds of making the masks of a step's batch [k,b,t], and of what they keep, as a program alone."""
     import jax
+    import jax.numpy as jnp
 
-    from mlm_jax import masking
+    from mlm_jax import feedback
 
-    mask = jax.jit(lambda key, batch: masking.mask_at(0, config.steps, key, batch, vocabulary, config.mask))
-    jax.block_until_ready(mask(key, batch))
+    make, fed = feedback.make_mask(model, vocabulary, config), feedback.start(model, vocabulary, config.mask)
+
+    @jax.jit
+    def mask(key: object, batch: object, params: dict, fed: dict) -> tuple:
+        masked = make(0, key, batch, params, fed)
+        return masked, feedback.after_step(fed, jnp.ones_like(masked.weights), masked, config.mask)
+
+    jax.block_until_ready(mask(key, batch, params, fed))
     seconds = []
     for _ in range(MASK_CALLS):
         began = time.perf_counter()
-        jax.block_until_ready(mask(key, batch))
+        jax.block_until_ready(mask(key, batch, params, fed))
         seconds.append(time.perf_counter() - began)
     return float(np.median(seconds))
 
@@ -320,6 +368,7 @@ def show(result: dict) -> str:
     mfu = "" if r["mfu"] is None else f", MFU {r['mfu']:.1%}"
     spread = f"(p10 {seconds(r['step_seconds_p10'])}, p90 {seconds(r['step_seconds_p90'])}, {r['steps']} steps)"
     peak = "" if r["memory_peak"] is None else f", at most {size(r['memory_peak'])} held"
+    importance = f", {r['importance_share']:.2%} for importance" if r["importance_share"] else ""
     per_place = short(r["flops_per_place"])
     tokens = f"{r['tokens_per_step']:,.0f} a step, {r['tokens_per_step'] / r['places_per_step']:.1%} full"
     lines = {
@@ -330,12 +379,17 @@ def show(result: dict) -> str:
         "step": f"{seconds(r['step_seconds'])} {spread}",
         "tokens": f"{short(r['tokens_per_second'])} real tokens/s, {tokens}",
         "FLOPs": f"{short(r['flops_per_step'])} a step, {per_place} a place, {short(r['flops_per_second'])}/s{mfu}",
-        "masks": f"{seconds(r['mask_seconds'])}, {r['mask_share']:.1%} of the step",
+        "masks": f"{seconds(r['mask_seconds'])}, {r['mask_share']:.2%} of the step{importance}",
         "input": f"{short(r['input_tokens_per_second'])} tokens/s, {r['input_times_step']:,.0f} times what steps take",
     }
     if r["memory_temporary"] is not None:
         lines["memory"] = f"{size(r['memory_state'])} state, {size(r['memory_temporary'])} temporaries a device{peak}"
-    return "\n".join(f"{name:10}  {text}" for name, text in lines.items())
+    shown = [f"{name:10}  {text}" for name, text in lines.items()]
+    if r["strategies"]:
+        shown += ["", f"{'ways of masking':26}{'tokens/s':>10}{'of the step':>13}"]
+    for name, figures in r["strategies"].items():
+        shown.append(f"{name:26}{short(figures['tokens_per_second']):>10}{figures['share']:>13.2%}")
+    return "\n".join(shown)
 
 
 def seconds(value: float) -> str:

@@ -4,9 +4,11 @@ Config files return a `Config`; the command line overrides single fields (`--con
 Nothing here imports jax, so that a mistake is reported before any device is touched.
 """
 
-from mlm_jax.config.checks import Derived, capacity, check, get, round_up
+from mlm_jax.config.checks import Derived, check, get
 from mlm_jax.config.files import check_writable, from_json, load, rows_folder, to_json
+from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.schema import (
+    AuditConfig,
     CheckpointConfig,
     Config,
     ConfigError,
@@ -22,6 +24,8 @@ from mlm_jax.config.schema import (
 )
 
 __all__ = [
+    "ADAPTIVE_RANGE",
+    "AuditConfig",
     "CheckpointConfig",
     "Config",
     "ConfigError",

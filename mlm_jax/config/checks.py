@@ -1,13 +1,13 @@
 """`check`: every derived number and every contradiction of a config, in one place, before any device is touched."""
 
 import dataclasses
-import itertools
 import math
 import re
 import types
 import typing
 
-from mlm_jax.config.schema import Config, ConfigError, MaskConfig
+from mlm_jax.config.mask import capacity, check_mask, round_up
+from mlm_jax.config.schema import Config, ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +29,6 @@ class Derived:
     epochs: float | None = None
 
 
-def round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
-def largest_rate(mask: MaskConfig) -> float:
-    """The largest rate that the schedule asks for."""
-    if mask.schedule == "parts":
-        return mask.rate * max((multiple for _, multiple in mask.parts), default=1.0)
-    return max(mask.rate, mask.end_rate or 0.0)
-
-
-def capacity(mask: MaskConfig, row_length: int, max_segments: int) -> int:
-    """Slots m for selected tokens of a row: for the largest rate, a margin, and the least of each segment."""
-    rate = largest_rate(mask) if mask.max_rate is None else mask.max_rate
-    # 1e-9: 0.15 * 20 is 3.0000000000000004 in floating point, and its ceiling must be 3
-    wanted = math.ceil(rate * row_length - 1e-9) + math.ceil(row_length / 32) + mask.min_per_segment * max_segments
-    return min(row_length, round_up(wanted, 8))
-
-
 def check(config: Config, devices: int, processes: int = 1, manifest: dict | None = None) -> Derived:
     """Derives every number of a run, or raises `ConfigError` at the first contradiction.
 
@@ -55,7 +36,7 @@ def check(config: Config, devices: int, processes: int = 1, manifest: dict | Non
     """
     _check_types(config, "config")
     _check_ranges(config)
-    _check_mask(config.mask)
+    check_mask(config.mask, config.model.layers)
     _check_data(config)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
@@ -107,9 +88,10 @@ def _is(value: object, hint: object) -> bool:
 
 
 CHOICES = {
-    "mask.schedule": ("constant", "linear", "cosine", "step", "parts"),
+    "mask.schedule": ("constant", "linear", "cosine", "step", "parts", "loss", "adaptive"),
     "mask.unit": ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical"),
-    "mask.priority": ("uniform", "frequency"),
+    "mask.priority": ("uniform", "frequency", "importance"),
+    "mask.importance": ("surprisal", "hidden", "attention"),
     "mask.regime": ("dynamic", "static", "multi-version"),
     "mask.corruption_per": ("token", "unit"),
     "mask.random_ids": ("uniform", "unigram"),
@@ -151,7 +133,16 @@ AT_LEAST = {
     "evaluate.every_steps": 1,
     "evaluate.rows": 0,
     "evaluate.seed": 0,
+    "audit.every_steps": 1,
 }
+POSITIVE = (
+    "mask.reference_parameters",
+    "mask.reference_entropy",
+    "mask.surprisal_memory",
+    "mask.temperature",
+    "model.norm_epsilon",
+    "optimizer.epsilon",
+)
 SHARES = {  # key -> is 1 allowed?
     "data.holdout": False,
     "mask.rate": True,
@@ -184,7 +175,7 @@ def _check_ranges(config: Config) -> None:
     for key, least in AT_LEAST.items():
         if not (get(config, key) >= least and math.isfinite(get(config, key))):
             raise ConfigError(f"config.{key}", get(config, key), f"must be at least {least}")
-    for key in ("optimizer.epsilon", "model.norm_epsilon", "mask.temperature"):
+    for key in POSITIVE:
         if not 0 < get(config, key) < math.inf:
             raise ConfigError(f"config.{key}", get(config, key), "must be greater than 0")
     for key in ("seed", "evaluate.seed"):
@@ -210,48 +201,6 @@ def _check_ranges(config: Config) -> None:
         raise ConfigError(
             "config.optimizer.layer_decay", config.optimizer.layer_decay, "must be 1 where optimizer.groups is set"
         )
-
-
-LEVELS = ("token", "word", "span", "ngram", "phrase", "sentence")  # ways to cut a sentence
-
-
-def _check_mask(mask: MaskConfig) -> None:
-    _check_schedule(mask)
-    needed = largest_rate(mask)
-    if mask.max_rate is not None and mask.max_rate < needed - 1e-6:
-        what = f"config.mask.rate = {mask.rate}" if needed == mask.rate else f"the schedule's largest rate, {needed}"
-        raise ConfigError("config.mask.max_rate", mask.max_rate, f"must be at least {what}")
-    if abs(sum(mask.corruption) - 1) > 1e-6 or min(mask.corruption) < 0:
-        raise ConfigError("config.mask.corruption", mask.corruption, "must be three shares that sum to 1")
-    changing = mask.corruption[0] + mask.corruption[1]
-    if mask.random_end is not None and mask.random_end > changing + 1e-6:
-        fix = f"must be at most {changing:g}, what MASK and random tokens have in config.mask.corruption"
-        raise ConfigError("config.mask.random_end", mask.random_end, fix)
-    weights = [weight for _, weight in mask.levels]
-    for name, _ in mask.levels:
-        if name not in LEVELS:
-            raise ConfigError("config.mask.levels", name, f"a level is one of {', '.join(LEVELS)}")
-    if not all(0 <= weight < math.inf for weight in weights) or not sum(weights) > 0:
-        raise ConfigError("config.mask.levels", mask.levels, "weights must be at least 0, and one greater than 0")
-
-
-def _check_schedule(mask: MaskConfig) -> None:
-    if mask.schedule != "constant" and not mask.rate:
-        fix = "must be greater than 0 with a schedule: it is also the rate of evaluation"
-        raise ConfigError("config.mask.rate", mask.rate, fix)
-    ends = mask.schedule in ("linear", "cosine", "step")
-    if ends != (mask.end_rate is not None):
-        fix = "name the rate at the last step" if ends else "has no place in it; leave it out"
-        raise ConfigError("config.mask.end_rate", mask.end_rate, f"config.mask.schedule = {mask.schedule!r}: {fix}")
-    if (mask.schedule == "parts") != bool(mask.parts):
-        fix = "needs parts such as ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))" if not mask.parts else "takes no parts"
-        raise ConfigError("config.mask.parts", mask.parts, f"config.mask.schedule = {mask.schedule!r} {fix}")
-    begins = [begin for begin, _ in mask.parts]
-    if begins and (begins[0] != 0 or begins[-1] >= 1 or any(b <= a for a, b in itertools.pairwise(begins))):
-        raise ConfigError("config.mask.parts", mask.parts, "the parts must begin at 0 and rise, all less than 1")
-    if any(not 0 <= mask.rate * multiple <= 1 + 1e-6 for _, multiple in mask.parts):
-        fix = f"multiples of config.mask.rate = {mask.rate} must give rates in [0, 1]"
-        raise ConfigError("config.mask.parts", mask.parts, fix)
 
 
 def _check_data(config: Config) -> None:

@@ -55,10 +55,14 @@ class MaskConfig:
 
     rate: float = 0.15  # share of the maskable tokens that is selected; with a schedule, at the first step
     max_rate: float | None = None  # largest rate that a step may ask for; sets the slots. None: the schedule's largest
-    schedule: str = "constant"  # constant | linear, cosine, step (from rate to end_rate) | parts (multiples of rate)
-    end_rate: float | None = None  # schedule=linear, cosine, step: rate at the last step
+    # constant | linear, cosine, step (from rate to end_rate) | parts (multiples of rate) |
+    # loss (from rate to end_rate as the evaluation loss falls) | adaptive (by the size of the model and the text)
+    schedule: str = "constant"
+    end_rate: float | None = None  # schedule=linear, cosine, step: rate at the last step; loss: rate at a loss of 0
     stairs: int = 4  # schedule=step: number of equal parts of the run, the first at rate, the last at end_rate
     parts: tuple[tuple[float, float], ...] = ()  # schedule=parts: (share of the steps at which it begins, multiple)
+    reference_parameters: float = 110e6  # schedule=adaptive: a model of so many parameters, on a text with a unigram
+    reference_entropy: float = 6.5  # entropy of so many nats a token, has the rate `rate`
     # token | word | span and ngram (of words, keyed lengths) | phrase | sentence | paragraph (as the rows mark them) |
     # hierarchical (a level for each sentence)
     unit: str = "word"
@@ -66,8 +70,13 @@ class MaskConfig:
     span_cap: int = 10  # unit=span: most words
     ngram_max: int = 3  # unit=ngram: most words; P(n words) in proportion to 1 / n
     levels: tuple[tuple[str, float], ...] = (("word", 0.5), ("span", 0.3), ("sentence", 0.2))  # hierarchical: weights
-    priority: str = "uniform"  # uniform | frequency (rare words first, by chance)
+    priority: str = "uniform"  # uniform | frequency (rare words first) | importance (to the model); always by chance
     frequency_power: float = 0.5  # priority=frequency: weight of a token = frequency ** -frequency_power
+    # priority=importance: surprisal (loss by kind of token, a running table) | hidden (norm of a token's state) |
+    # attention (that a token receives); weight = exp(what it is in standard deviations of the row, above the mean)
+    importance: str = "surprisal"
+    importance_layer: int = 1  # importance=hidden, attention: read from this layer, from 1; -1: the last
+    surprisal_memory: float = 100.0  # importance=surprisal: the table's value weighs as much as so many new losses
     temperature: float = 1.0  # weight ** (1 / temperature): near 0 the order of the weights, large: uniform
     stratify: bool = False  # the ten strata of word frequency take turns
     regime: str = "dynamic"  # dynamic (new at each visit) | static | multi-version
@@ -147,6 +156,13 @@ class EvaluateConfig:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class AuditConfig:
+    """What the masks really did is counted after the first step, and every so many."""
+
+    every_steps: int = 1000
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Config:
     """Everything that defines a run. `batch_size` is rows per optimizer step over all devices."""
 
@@ -163,3 +179,4 @@ class Config:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
+    audit: AuditConfig = dataclasses.field(default_factory=AuditConfig)

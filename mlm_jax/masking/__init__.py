@@ -80,11 +80,15 @@ def mask_at(
     vocabulary: Vocabulary,
     config: MaskConfig,
     scores: Float[Array, "*b t"] | None = None,
+    fed: Float[Array, ""] | float | None = None,
 ) -> Masked:
-    """`mask` as the schedules of the config have it at step 0, 1, ... of `steps`, a number or a traced scalar."""
+    """`mask` as the schedules of the config have it at step 0, 1, ... of `steps`, a number or a traced scalar.
+
+    fed: the rate, for schedules of which it is no function of the step.
+    """
     random = random_at(config, steps)
     share = random(step) if random else None
-    return mask(key, batch, vocabulary, config, rate_at(config, steps)(step), scores, share)
+    return mask(key, batch, vocabulary, config, rate_at(config, steps, fed)(step), scores, share)
 
 
 def fixed(config: MaskConfig) -> MaskConfig:

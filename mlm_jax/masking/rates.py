@@ -9,10 +9,14 @@ from jaxtyping import Array, Float, Int
 from mlm_jax.config import MaskConfig
 
 Schedule = Callable[[Int[Array, ""] | int], Float[Array, ""]]
+FED = ("loss", "adaptive")  # schedules whose rate is not a function of the step
 
 
-def rate_at(config: MaskConfig, steps: int) -> Schedule:
+def rate_at(config: MaskConfig, steps: int, fed: Float[Array, ""] | float | None = None) -> Schedule:
     """The mask rate of step n = 0, 1, ... of `steps`, a traced f32[], so that a new rate compiles nothing anew.
+
+    fed: the rate itself, for the schedules of which it is no function of the step (`feedback.py` has their rules).
+    Raises ValueError where it is needed and missing.
 
     With x = n / (steps - 1), from 0 at the first step to 1 at the last:
     constant: rate; linear: rate + (end_rate - rate) x; cosine: end_rate + (rate - end_rate) (1 + cos(pi x)) / 2
@@ -20,6 +24,10 @@ def rate_at(config: MaskConfig, steps: int) -> Schedule:
     step: `stairs` equal parts of the run, linear from part to part; parts: rate times the multiple of the part that
     step n lies in, each given as (share of the steps at which it begins, multiple).
     """
+    if config.schedule in FED:
+        if fed is None:
+            raise ValueError(f"mask.schedule = {config.schedule!r} needs a rate from outside")
+        return lambda step: jnp.asarray(fed, jnp.float32)
     return lambda step: jnp.asarray(SCHEDULES[config.schedule](config, steps, jnp.asarray(step)), jnp.float32)
 
 
