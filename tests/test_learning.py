@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from batches import CLS, SEP, batch, vocabulary
 
-from mlm_jax import evaluate, sharding, state, step
+from mlm_jax import evaluate, feedback, sharding, state, step
 from mlm_jax.config import Config, MaskConfig, ModelConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer
@@ -77,6 +77,9 @@ def config_of(mask, optimizer, model, **rest):
         ({"unit": "sentence", "schedule": "parts", "parts": PARTS}, {}, {}, {}),
         ({"unit": "hierarchical", "levels": LEVELS, "schedule": "linear", "end_rate": 0.3}, {}, {}, {}),
         ({"priority": "frequency", "schedule": "cosine", "end_rate": 0.3}, {}, {}, {}),
+        ({"priority": "importance", "schedule": "adaptive", "reference_parameters": 2e4}, {}, {}, {}),
+        ({"priority": "importance", "importance": "hidden", "importance_layer": -1}, {}, {}, {}),
+        ({"priority": "importance", "importance": "attention", "temperature": 2.0}, {}, {}, {}),
         ({"random_ids": "unigram", "corruption": (0.5, 0.4, 0.1), "random_end": 0.0}, {}, {}, {}),
         ({}, {"schedule": "cosine", "layer_decay": 0.8}, {}, {}),
         ({}, {"schedule": "step", "step_every": 100, "step_factor": 0.7}, {}, {}),
@@ -92,7 +95,8 @@ def test_learns_the_pairs(mask, optimizer_options, model, rest):
     config = config_of(mask, optimizer_options, model, **rest)
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     network, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
-    now = state.create(network, update, mesh, config.mesh, step.root(0, step.INIT_ROOT))
+    fed = feedback.start(network, SKEWED, config.mask)
+    now = state.create(network, update, mesh, config.mesh, step.root(0, step.INIT_ROOT), fed)
     train_step = step.make_train_step(network, update, SKEWED, config, mesh)
     for number in range(config.steps):
         rows = rows_of(number % 40)

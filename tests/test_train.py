@@ -101,18 +101,23 @@ def test_what_a_run_leaves_behind(straight):
     assert 0 < steps[12]["time/step"] < 60 and 0 <= steps[12]["time/goodput"] <= 1
 
 
-def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
+def fails_at_ten(argv, monkeypatch):
+    """Runs a command until its tenth step is under way, as far as a crash leaves it."""
     step = logbook.Logbook.step
 
-    def fails_at_ten(self, number, values):
+    def fails(self, number, values):
         if number == 10:
             raise KeyboardInterrupt
         step(self, number, values)
 
     with monkeypatch.context() as patched:
-        patched.setattr(logbook.Logbook, "step", fails_at_ten)
+        patched.setattr(logbook.Logbook, "step", fails)
         with pytest.raises(KeyboardInterrupt):
-            main(command(text, tmp_path))
+            main(argv)
+
+
+def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
+    fails_at_ten(command(text, tmp_path), monkeypatch)
     assert main(command(text, tmp_path)) == 0
     assert "goes on after step 8" in capfd.readouterr().err
     one, other = steps_of(straight), steps_of(tmp_path)
@@ -120,6 +125,24 @@ def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, mon
     starts = [json.loads(line) for line in (tmp_path / "starts.jsonl").read_text().splitlines()]
     assert [start["step"] for start in starts] == [0, 8] and "--workdir=" in starts[1]["command"]
     assert [json.loads(line)["step"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()] == [6, 12]
+
+
+def test_masks_that_follow_the_run_go_on_where_they_were(straight, text, tmp_path, monkeypatch):
+    rate = ["--config.mask.schedule=loss", "--config.mask.rate=0.6", "--config.mask.end_rate=0.1"]
+    quick = ["--config.optimizer.learning_rate=0.03", "--config.optimizer.warmup=0"]
+    rows = f"--config.data.rows={straight / 'rows'}"
+    follows = [rows, "--config.mask.priority=importance", *rate, *quick]
+    assert main(command(text, tmp_path / "one", *follows)) == 0
+    fails_at_ten(command(text, tmp_path / "two", *follows), monkeypatch)
+    assert main(command(text, tmp_path / "two", *follows)) == 0
+    one, two = steps_of(tmp_path / "one"), steps_of(tmp_path / "two")
+    assert list(map(untimed, one.values())) == list(map(untimed, two.values()))
+    lines = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    (at_six,) = (line for line in lines if "eval/small/loss" in line and line["step"] == 6)
+    asked = 0.1 + 0.5 * min(at_six["eval/small/loss"] / at_six["eval/small/unigram_loss"], 1)
+    rates = {number: line["mask/rate"] for number, line in one.items()}
+    assert [rates[number] for number in (1, 6)] == pytest.approx([0.6, 0.6], abs=0.02) and asked < 0.59
+    assert [rates[number] for number in (7, 12)] == pytest.approx([asked, asked], abs=0.02)
 
 
 def test_a_finished_run_says_so_and_can_be_asked_for_more(straight, text, tmp_path, capfd):
