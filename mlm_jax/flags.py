@@ -35,13 +35,36 @@ class Arguments:
         return self._values[name].value
 
 
+Define = Callable[[flags.FlagValues], None]
+
+
+def command(
+    run: Callable[[Arguments], int],
+    argv: list[str],
+    usage: str,
+    needs_config: bool = True,
+    define: Define | None = None,
+    words: bool = False,
+) -> int:
+    """Reads the command line of a verb and runs it; returns the exit code, which run(arguments) gives.
+
+    What the user can mend, Usage and ConfigError, is one message and USER_ERROR. See `parse` for the rest.
+    """
+    try:
+        return run(parse(argv, usage, needs_config, define, words))
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
 def parse(
-    argv: list[str], usage: str, needs_config: bool = True, define: Callable[[flags.FlagValues], None] | None = None
+    argv: list[str], usage: str, needs_config: bool = True, define: Define | None = None, words: bool = False
 ) -> Arguments:
     """Reads a command line (without the program's name).
 
-    usage: shown by --help. define(values): adds flags of a verb's own. Raises Usage for anything that is not right;
-    ConfigError for a config file that is missing or returns something else.
+    usage: shown by --help. define(values): adds flags of a verb's own. words: whether words that are no flags may
+    stand on it. Raises Usage for anything that is not right; ConfigError for a config file that is missing or returns
+    something else.
     """
     values = flags.FlagValues()
     line = ["mlm_jax", *argv]
@@ -69,6 +92,8 @@ def parse(
         raise Usage(f"--config={path}: {_last_line(error)}") from None
     if needs_config and not isinstance(config, Config):
         raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
+    if rest and not words:
+        raise Usage(f"unexpected {rest[0]!r}; flags begin with --")
     return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
 
 

@@ -49,8 +49,6 @@ def main(argv: list[str] | None = None) -> int:
     began, argv = time.time(), sys.argv[1:] if argv is None else argv
     try:
         arguments = parse(argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
         return run(arguments, shlex.join(["python", "-m", "mlm_jax.train", *argv]), began)
     except (Usage, ConfigError) as error:
         return failed(str(error), USER_ERROR)

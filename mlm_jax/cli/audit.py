@@ -10,8 +10,7 @@ from absl import flags
 
 from mlm_jax import runtime
 from mlm_jax.cli.common import checked_rows
-from mlm_jax.config import ConfigError
-from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
 
@@ -31,14 +30,11 @@ def define(values: flags.FlagValues) -> None:
 
 
 def main(argv: list[str]) -> int:
-    try:
-        arguments = parse(argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        audit = audited(arguments)
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+    return command(run, argv, USAGE, define=define)
+
+
+def run(arguments: Arguments) -> int:
+    audit = audited(arguments)
     breaches, doubts = audit.breaches(), audit.doubts()
     if arguments.json:
         print(json.dumps({**audit.findings(), "breaches": breaches, "doubts": doubts}))
