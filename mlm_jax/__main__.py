@@ -1,7 +1,8 @@
 """`python -m mlm_jax VERB ...`."""
 
-import importlib
 import sys
+
+from mlm_jax.flags import choose
 
 VERBS = {
     "prepare": ("mlm_jax.cli.prepare", "text to rows: tokenizer, packed rows, manifest"),
@@ -14,21 +15,8 @@ VERBS = {
 }
 
 
-def usage() -> str:
-    lines = ["usage: python -m mlm_jax VERB ...   (VERB --help shows its flags and an example)", ""]
-    return "\n".join(lines + [f"  {verb:10} {text}" for verb, (_, text) in VERBS.items()])
-
-
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if argv else 2
-    verb, *rest = argv
-    if verb not in VERBS:
-        print(f"mlm_jax: there is no verb {verb!r}\n\n{usage()}", file=sys.stderr)
-        return 2
-    return importlib.import_module(VERBS[verb][0]).main(rest)
+    return choose(sys.argv[1:] if argv is None else argv, "python -m mlm_jax", "verb", VERBS)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Command lines: `--config=FILE` with overrides of single fields, `--workdir=DIR`, and flags of a verb's own."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,23 @@ class Arguments:
 
     def __getattr__(self, name: str):
         return self._values[name].value
+
+
+def choose(argv: list[str], program: str, what: str, table: dict[str, tuple[str, str]]) -> int:
+    """Runs `main` of the module that the first word names, with the words after it; returns the exit code.
+
+    table: name -> (module, what it does); what: what the names are, such as "verb".
+    """
+    lines = [f"usage: {program} {what.upper()} ...   ({what.upper()} --help shows its flags and an example)", ""]
+    usage = "\n".join(lines + [f"  {name:10} {text}" for name, (_, text) in table.items()])
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage)
+        return 0 if argv else USER_ERROR
+    name, *rest = argv
+    if name not in table:
+        print(f"mlm_jax: there is no {what} {name!r}\n\n{usage}", file=sys.stderr)
+        return USER_ERROR
+    return importlib.import_module(table[name][0]).main(rest)
 
 
 Define = Callable[[flags.FlagValues], None]

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from absl import flags
 
-from mlm_jax import runtime
-from mlm_jax.cli.common import checked_rows
+from mlm_jax.cli.common import open_rows
 from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
@@ -48,22 +47,18 @@ def run(arguments: Arguments) -> int:
 def audited(arguments: Arguments):
     """An `audit.Audit` of the rows that were asked for. Raises ConfigError."""
     config = arguments.config
-    folder, manifest = checked_rows(config, arguments.workdir)
-    runtime.start()
+    rows = open_rows(config, arguments.workdir)
     import jax
 
     from mlm_jax import data, masking
-    from mlm_jax.audit import asked, check_rows
+    from mlm_jax.audit import asked
     from mlm_jax.step import MASK_ROOT, root
-    from mlm_jax.tokenizer import Tokenizer
 
-    check_rows(folder, manifest, config.mask)
-    vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1
-    make = jax.jit(lambda batch: masking.mask_at(step, config.steps, key, batch, vocabulary, config.mask))
-    shards = data.Shards(folder, manifest, "train")
-    audit = asked(vocabulary, config.mask, config.steps, step)
+    make = jax.jit(lambda batch: masking.mask_at(step, config.steps, key, batch, rows.vocabulary, config.mask))
+    shards = data.Shards(rows.folder, rows.manifest, "train")
+    audit = asked(rows.vocabulary, config.mask, config.steps, step)
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
         batch = shards.batch(numbers)
         audit.add(batch, jax.device_get(make(batch)))

@@ -3,10 +3,37 @@
 import math
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from mlm_jax import config as config_module
-from mlm_jax import records
+from mlm_jax import records, runtime
 from mlm_jax.config import Config
+from mlm_jax.tokenizer import Tokenizer, Vocabulary
+
+
+class Rows(NamedTuple):
+    """Prepared rows that are looked at, and their ids."""
+
+    folder: Path
+    manifest: dict
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+
+
+def open_rows(config: Config, workdir: Path) -> Rows:
+    """The rows of a config, prepared if they are missing, which bear the marks that its masks need; starts jax.
+
+    Raises ConfigError.
+    """
+    folder, manifest = checked_rows(config, workdir)
+    runtime.start()
+    from mlm_jax.audit import check_rows
+
+    check_rows(folder, manifest, config.mask)
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
 
 
 def devices_asked(config: Config) -> int:
