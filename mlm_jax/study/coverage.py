@@ -45,7 +45,9 @@ class Counts:
 
     @property
     def name(self) -> str:
-        return f"{self.config.versions} versions" if self.config.regime == VERSIONS else self.config.regime
+        if self.config.regime != VERSIONS:
+            return self.config.regime
+        return f"{self.config.versions} version{'s' * (self.config.versions > 1)}"
 
     @property
     def tokens(self) -> int:
@@ -149,8 +151,8 @@ def distribution(p: Float[np.ndarray, " n"], visits: int, masks: int) -> Float[n
 
 
 def _binomial(p: Float[np.ndarray, " n"], trials: int) -> Float[np.ndarray, "n c"]:
-    c = np.arange(trials + 1)
-    return _coefficients(trials) * p[:, None] ** c * (1 - p[:, None]) ** (trials - c)
+    # powers 0, 1, ... of p, and those of 1 - p downwards
+    return _coefficients(trials) * np.vander(p, trials + 1, increasing=True) * np.vander(1 - p, trials + 1)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import mlm_jax
-from mlm_jax.report.draw import Line, Picture, figure
+from mlm_jax.report.draw import SETS, Line, Picture, figure
 from mlm_jax.report.markup import Html, table, tag
 from mlm_jax.report.page import NARROW_SIZE, SMALL_SIZE, WIDE_SIZE, document
 from mlm_jax.study.coverage import EXPLAINED
@@ -73,7 +73,7 @@ def picture(findings: dict, measure: str) -> Picture:
     measured, formula = [], []
     for number, regime in enumerate(findings["regimes"]):
         last = number == len(findings["regimes"]) - 1
-        measured.append(_line(visits, regime[measure]["measured"], f"set-{number}", regime["name"]))
+        measured.append(_line(visits, regime[measure]["measured"], f"set-{number % SETS}", regime["name"]))
         formula.append(_line(visits, regime[measure]["formula"], "ink", "formula" if last else None, dashed=True))
     note = f"{EXPLAINED[measure].capitalize()}, over the visits."
     low = 0.0 if measure == "coverage" else None
