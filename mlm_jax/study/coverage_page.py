@@ -68,17 +68,22 @@ def html(findings: dict, about: str, command: str) -> str:
 
 
 def picture(findings: dict, measure: str) -> Picture:
-    """The measure over the visits: a curve for each regime, and its formula dashed."""
+    """The measure over the visits: a curve for each regime, and below it its formula, dashed."""
     visits = np.arange(1, findings["visits"] + 1)
     measured, formula = [], []
     for number, regime in enumerate(findings["regimes"]):
-        last = number == len(findings["regimes"]) - 1
-        measured.append(_line(visits, regime[measure]["measured"], f"set-{number % SETS}", regime["name"]))
-        formula.append(_line(visits, regime[measure]["formula"], "ink", "formula" if last else None, dashed=True))
-    note = f"{EXPLAINED[measure].capitalize()}, over the visits."
-    low = 0.0 if measure == "coverage" else None
-    lines = measured + formula
-    return Picture(measure.capitalize(), lines, note, measure == "variance", measure == "coverage", low)
+        color = f"set-{number % SETS}"
+        measured.append(_line(visits, regime[measure]["measured"], color, regime["name"]))
+        formula.append(_line(visits, regime[measure]["formula"], color, None, dashed=True))
+    share = measure == "coverage"
+    return Picture(
+        f"{measure.capitalize()} over the visits",
+        formula + measured,
+        f"{EXPLAINED[measure].capitalize()}. Dashed, where it can be told from the curve: the formula.",
+        log=measure == "variance",
+        percent=share,
+        low=0.0 if share else None,
+    )
 
 
 def _line(visits: np.ndarray, values: list[float | None], color: str, label: str | None, dashed: bool = False) -> Line:
