@@ -1,5 +1,6 @@
 """Command lines: `--config=FILE` with overrides of single fields, `--workdir=DIR`, and flags of a verb's own."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,13 +36,53 @@ class Arguments:
         return self._values[name].value
 
 
+def choose(argv: list[str], program: str, what: str, table: dict[str, tuple[str, str]]) -> int:
+    """Runs `main` of the module that the first word names, with the words after it; returns the exit code.
+
+    table: name -> (module, what it does); what: what the names are, such as "verb".
+    """
+    lines = [f"usage: {program} {what.upper()} ...   ({what.upper()} --help shows its flags and an example)", ""]
+    usage = "\n".join(lines + [f"  {name:10} {text}" for name, (_, text) in table.items()])
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(usage)
+        return 0 if argv else USER_ERROR
+    name, *rest = argv
+    if name not in table:
+        print(f"mlm_jax: there is no {what} {name!r}\n\n{usage}", file=sys.stderr)
+        return USER_ERROR
+    return importlib.import_module(table[name][0]).main(rest)
+
+
+Define = Callable[[flags.FlagValues], None]
+
+
+def command(
+    run: Callable[[Arguments], int],
+    argv: list[str],
+    usage: str,
+    needs_config: bool = True,
+    define: Define | None = None,
+    words: bool = False,
+) -> int:
+    """Reads the command line of a verb and runs it; returns the exit code, which run(arguments) gives.
+
+    What the user can mend, Usage and ConfigError, is one message and USER_ERROR. See `parse` for the rest.
+    """
+    try:
+        return run(parse(argv, usage, needs_config, define, words))
+    except (Usage, ConfigError) as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
 def parse(
-    argv: list[str], usage: str, needs_config: bool = True, define: Callable[[flags.FlagValues], None] | None = None
+    argv: list[str], usage: str, needs_config: bool = True, define: Define | None = None, words: bool = False
 ) -> Arguments:
     """Reads a command line (without the program's name).
 
-    usage: shown by --help. define(values): adds flags of a verb's own. Raises Usage for anything that is not right;
-    ConfigError for a config file that is missing or returns something else.
+    usage: shown by --help. define(values): adds flags of a verb's own. words: whether words that are no flags may
+    stand on it. Raises Usage for anything that is not right; ConfigError for a config file that is missing or returns
+    something else.
     """
     values = flags.FlagValues()
     line = ["mlm_jax", *argv]
@@ -69,6 +110,8 @@ def parse(
         raise Usage(f"--config={path}: {_last_line(error)}") from None
     if needs_config and not isinstance(config, Config):
         raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
+    if rest and not words:
+        raise Usage(f"unexpected {rest[0]!r}; flags begin with --")
     return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
 
 

@@ -49,8 +49,6 @@ def main(argv: list[str] | None = None) -> int:
     began, argv = time.time(), sys.argv[1:] if argv is None else argv
     try:
         arguments = parse(argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
         return run(arguments, shlex.join(["python", "-m", "mlm_jax.train", *argv]), began)
     except (Usage, ConfigError) as error:
         return failed(str(error), USER_ERROR)
@@ -110,23 +108,18 @@ def run(arguments: Arguments, command: str, began: float) -> int:
 def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Callable) -> tuple[Path, dict]:
     """The folder of rows and its manifest; process 0 prepares them where that is due, the others wait.
 
-    A run that has a checkpoint keeps the rows that it has seen, and a folder that the config names is taken as it is,
-    whatever became of the sources; `say` warns where they changed.
+    `say` warns of what changed since rows were made that stay as they are.
     """
     import jax
     from jax.experimental import multihost_utils
 
-    folder = config_module.rows_folder(config, workdir)
     if jax.process_index() == 0:
-        from mlm_jax.prepare import changes, prepare
+        from mlm_jax.prepare import prepare_or_keep
 
-        given = config.data.rows and (folder / records.MANIFEST).exists()
-        if not (has_checkpoint or given):
-            prepare(config, folder)
-        elif not given:
-            for change in changes(config, records.read_manifest(folder)):
-                say(f"warning: the rows stay as they are, made before this changed: {change}")
+        for change in prepare_or_keep(config, workdir, has_checkpoint):
+            say(f"warning: the rows stay as they are, made before this changed: {change}")
     multihost_utils.sync_global_devices("rows")
+    folder = config_module.rows_folder(config, workdir)
     return folder, records.read_manifest(folder)
 
 

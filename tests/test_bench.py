@@ -140,4 +140,4 @@ def test_a_runs_own_rows_are_used(tmp_path):
         assert rows.folder == tmp_path / "run" / "rows" and rows.source == str(rows.folder)
         assert rows.manifest == manifest and rows.vocabulary.counts.tolist() == manifest["unigrams"]
     with pytest.raises(ConfigError, match="row_length"):
-        bench.run(dataclasses.replace(config, row_length=16), tmp_path / "run", 1)
+        bench.measured(dataclasses.replace(config, row_length=16), tmp_path / "run", 1)

@@ -32,6 +32,7 @@ ARRAYS += [
     "logbook",
     "report",
     "preview",
+    "study",
 ]
 PROGRAMS = ["train", "cli", "__main__"]
 ORDER = HOST + ARRAYS + PROGRAMS

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from absl import flags
 
-from mlm_jax import runtime
-from mlm_jax.cli.common import checked_rows
-from mlm_jax.config import ConfigError
-from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+from mlm_jax.cli.common import open_rows
+from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
 
@@ -31,14 +29,11 @@ def define(values: flags.FlagValues) -> None:
 
 
 def main(argv: list[str]) -> int:
-    try:
-        arguments = parse(argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        audit = audited(arguments)
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+    return command(run, argv, USAGE, define=define)
+
+
+def run(arguments: Arguments) -> int:
+    audit = audited(arguments)
     breaches, doubts = audit.breaches(), audit.doubts()
     if arguments.json:
         print(json.dumps({**audit.findings(), "breaches": breaches, "doubts": doubts}))
@@ -52,24 +47,20 @@ def main(argv: list[str]) -> int:
 def audited(arguments: Arguments):
     """An `audit.Audit` of the rows that were asked for. Raises ConfigError."""
     config = arguments.config
-    folder, manifest = checked_rows(config, arguments.workdir)
-    runtime.start()
+    rows = open_rows(config, arguments.workdir)
     import jax
 
     from mlm_jax import data, feedback
-    from mlm_jax.audit import asked, check_rows
+    from mlm_jax.audit import asked
     from mlm_jax.models import build
     from mlm_jax.step import INIT_ROOT, MASK_ROOT, root
-    from mlm_jax.tokenizer import Tokenizer
 
-    check_rows(folder, manifest, config.mask)
-    vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1
-    model = build(config.model, config.model.vocab_size or vocabulary.size)
-    make, fed = feedback.make_mask_at_start(model, vocabulary, config, root(config.seed, INIT_ROOT))
-    shards = data.Shards(folder, manifest, "train")
-    audit = asked(vocabulary, config.mask, config.steps, step, fed.get("rate"))
+    model = build(config.model, config.model.vocab_size or rows.vocabulary.size)
+    make, fed = feedback.make_mask_at_start(model, rows.vocabulary, config, root(config.seed, INIT_ROOT))
+    shards = data.Shards(rows.folder, rows.manifest, "train")
+    audit = asked(rows.vocabulary, config.mask, config.steps, step, fed.get("rate"))
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
         batch = shards.batch(numbers)
         audit.add(batch, jax.device_get(make(step, key, batch)))

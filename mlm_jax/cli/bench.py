@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from absl import flags
 from mlm_jax import config as config_module
 from mlm_jax import records, runtime
 from mlm_jax.config import Config, Derived
-from mlm_jax.flags import USER_ERROR, Usage, parse
+from mlm_jax.flags import Arguments, command
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
 USAGE = """usage: python -m mlm_jax bench --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR] [--steps=N] [--masks]
@@ -70,21 +69,17 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("json", False, "one JSON object, for programs", flag_values=values)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code. What the user can mend is one message and exit code 2."""
-    try:
-        arguments = parse(sys.argv[1:] if argv is None else argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        result = run(arguments.config, arguments.workdir, arguments.steps, arguments.masks)
-    except (Usage, config_module.ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+def main(argv: list[str]) -> int:
+    return command(run, argv, USAGE, define=define)
+
+
+def run(arguments: Arguments) -> int:
+    result = measured(arguments.config, arguments.workdir, arguments.steps, arguments.masks)
     print(json.dumps(result) if arguments.json else show(result))
     return 0
 
 
-def run(config: Config, workdir: Path, steps: int, strategies: bool = False) -> dict:
+def measured(config: Config, workdir: Path, steps: int, strategies: bool = False) -> dict:
     """Measures `steps` steps of a config, and the other ways of masking if asked. Raises ConfigError."""
     runtime.start()
     import jax

@@ -3,10 +3,37 @@
 import math
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from mlm_jax import config as config_module
-from mlm_jax import records
+from mlm_jax import records, runtime
 from mlm_jax.config import Config
+from mlm_jax.tokenizer import Tokenizer, Vocabulary
+
+
+class Rows(NamedTuple):
+    """Prepared rows that are looked at, and their ids."""
+
+    folder: Path
+    manifest: dict
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+
+
+def open_rows(config: Config, workdir: Path) -> Rows:
+    """The rows of a config, prepared if they are missing, which bear the marks that its masks need; starts jax.
+
+    Raises ConfigError.
+    """
+    folder, manifest = checked_rows(config, workdir)
+    runtime.start()
+    from mlm_jax.audit import check_rows
+
+    check_rows(folder, manifest, config.mask)
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
 
 
 def devices_asked(config: Config) -> int:
@@ -17,20 +44,16 @@ def devices_asked(config: Config) -> int:
 def checked_rows(config: Config, workdir: Path) -> tuple[Path, dict]:
     """The folder of a config's rows, and its manifest; prepared as `train` would prepare them. Raises ConfigError.
 
-    Rows of a run with a checkpoint, and a folder that the config names, are taken as they are, with a warning where
-    the sources or options have changed.
+    Rows of a run with a checkpoint stay as they are, with a warning where the sources or options have changed.
     """
     config_module.check(config, devices=devices_asked(config))
-    folder = config_module.rows_folder(config, workdir)
-    from mlm_jax.prepare import changes, prepare
+    from mlm_jax.prepare import prepare_or_keep
 
-    given = config.data.rows and (folder / records.MANIFEST).exists()
     has_checkpoint = any((workdir / "checkpoints").glob("*"))
-    if not (given or has_checkpoint):
-        config_module.check_writable(workdir)
-        prepare(config, folder)
+    changed = prepare_or_keep(config, workdir, has_checkpoint)
+    folder = config_module.rows_folder(config, workdir)
     manifest = records.read_manifest(folder)
-    for change in [] if given else changes(config, manifest):
+    for change in changed:
         print(f"mlm_jax: warning: these rows were made before this changed: {change}", file=sys.stderr)
     config_module.check(config, devices=devices_asked(config), manifest=manifest)
     return folder, manifest

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from absl import flags
 from mlm_jax import config as config_module
 from mlm_jax import records, runtime
 from mlm_jax.config import Config, ConfigError, MeshConfig
-from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+from mlm_jax.flags import Arguments, Usage, command
 
 USAGE = """usage: python -m mlm_jax evaluate --workdir=DIR [--step=STEP,...|all] [--rows=DIR] [--rates=RATE,...]
 
@@ -35,18 +34,15 @@ def define(values: flags.FlagValues) -> None:
 
 
 def main(argv: list[str]) -> int:
-    try:
-        arguments = parse(argv, USAGE, needs_config=False, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        if not arguments.given("workdir"):
-            raise Usage("--workdir=DIR is missing")
-        for result in results(arguments):
-            print(json.dumps(result) if arguments.json else show(result), flush=True)
-        return 0
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+    return command(run, argv, USAGE, needs_config=False, define=define)
+
+
+def run(arguments: Arguments) -> int:
+    if not arguments.given("workdir"):
+        raise Usage("--workdir=DIR is missing")
+    for result in results(arguments):
+        print(json.dumps(result) if arguments.json else show(result), flush=True)
+    return 0
 
 
 def results(arguments: Arguments) -> Iterator[dict]:

@@ -1,14 +1,13 @@
 """`python -m mlm_jax fill-mask --workdir=DIR "text with a [MASK]"`."""
 
 import json
-import sys
 
 import numpy as np
 from absl import flags
 
 from mlm_jax import runtime
 from mlm_jax.config import ConfigError
-from mlm_jax.flags import USER_ERROR, Usage, parse
+from mlm_jax.flags import Arguments, Usage, command
 
 USAGE = """usage: python -m mlm_jax fill-mask --workdir=DIR "text with a [MASK]" ["another text" ...]
 
@@ -26,27 +25,23 @@ def define(values: flags.FlagValues) -> None:
 
 
 def main(argv: list[str]) -> int:
-    try:
-        arguments = parse(argv, USAGE, needs_config=False, define=define)
-        if not arguments.rest:
-            raise Usage(f'give a text, such as "The {MASK} is empty."')
-        if not arguments.given("workdir"):
-            raise Usage("--workdir=DIR is missing")
-        runtime.start()
-        from mlm_jax.checkpoint import load_model
+    return command(run, argv, USAGE, needs_config=False, define=define, words=True)
 
-        model, params, tokenizer = load_model(arguments.workdir, arguments.step)
-        for text in arguments.rest:
-            guesses = fill(model, params, tokenizer, text, arguments.top_k)
-            print(
-                json.dumps({"text": text, "masks": guesses}, ensure_ascii=False)
-                if arguments.json
-                else show(text, guesses)
-            )
-        return 0
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+
+def run(arguments: Arguments) -> int:
+    if not arguments.rest:
+        raise Usage(f'give a text, such as "The {MASK} is empty."')
+    if not arguments.given("workdir"):
+        raise Usage("--workdir=DIR is missing")
+    runtime.start()
+    from mlm_jax.checkpoint import load_model
+
+    model, params, tokenizer = load_model(arguments.workdir, arguments.step)
+    for text in arguments.rest:
+        guesses = fill(model, params, tokenizer, text, arguments.top_k)
+        found = {"text": text, "masks": guesses}
+        print(json.dumps(found, ensure_ascii=False) if arguments.json else show(text, guesses))
+    return 0
 
 
 def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dict]]:

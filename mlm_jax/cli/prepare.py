@@ -1,14 +1,13 @@
 """`python -m mlm_jax prepare`: text to rows, and a summary of what became of it."""
 
 import itertools
-import sys
 from pathlib import Path
 
 from mlm_jax import config as config_module
 from mlm_jax import records
 from mlm_jax.cli.common import devices_asked
-from mlm_jax.config import Config, ConfigError
-from mlm_jax.flags import USER_ERROR, Usage, parse
+from mlm_jax.config import ConfigError
+from mlm_jax.flags import Arguments, command
 from mlm_jax.prepare import changes, prepare
 from mlm_jax.tokenizer import Tokenizer
 
@@ -22,20 +21,13 @@ WORKDIR/rows. Does nothing where they are there already; goes on where it was in
 SAMPLES = 3  # sentences that are shown
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code. What the user can mend is one message and exit code 2."""
-    try:
-        arguments = parse(sys.argv[1:] if argv is None else argv, USAGE)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        return run(arguments.config, arguments.workdir)
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+def main(argv: list[str]) -> int:
+    return command(run, argv, USAGE)
 
 
-def run(config: Config, workdir: Path) -> int:
+def run(arguments: Arguments) -> int:
     """Prepares the rows of a config and prints the summary. Raises ConfigError."""
+    config, workdir = arguments.config, arguments.workdir
     config_module.check(config, devices=devices_asked(config))  # whatever machine will train
     config_module.check_writable(workdir)
     folder = config_module.rows_folder(config, workdir)

@@ -4,13 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 from absl import flags
 
-from mlm_jax import runtime
-from mlm_jax.cli.common import checked_rows
+from mlm_jax.cli.common import open_rows
 from mlm_jax.config import Config, ConfigError
-from mlm_jax.flags import USER_ERROR, Arguments, Usage, parse
+from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax preview --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--html=FILE]
 
@@ -30,38 +28,25 @@ def define(values: flags.FlagValues) -> None:
 
 
 def main(argv: list[str]) -> int:
-    try:
-        arguments = parse(argv, USAGE, define=define)
-        if arguments.rest:
-            raise Usage(f"unexpected {arguments.rest[0]!r}; flags begin with --")
-        return run(arguments)
-    except (Usage, ConfigError) as error:
-        print(f"mlm_jax: {error}", file=sys.stderr)
-        return USER_ERROR
+    return command(run, argv, USAGE, define=define)
 
 
 def run(arguments: Arguments) -> int:
     config = arguments.config
-    folder, manifest = checked_rows(config, arguments.workdir)
-    runtime.start()
+    rows = open_rows(config, arguments.workdir)
     from mlm_jax import preview
-    from mlm_jax.audit import check_rows
-    from mlm_jax.tokenizer import Tokenizer
 
-    check_rows(folder, manifest, config.mask)
-    tokenizer = Tokenizer.load(folder / "tokenizer")
-    vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
-    total = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
+    total = sum(corpus["splits"]["train"]["rows"] for corpus in rows.manifest["corpora"])
     if arguments.first_row >= total:
         raise ConfigError("--first_row", arguments.first_row, f"there are {total:,} training rows")
     numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
     asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
     step = min(arguments.at_step, config.steps) - 1
-    found = preview.rows(folder, manifest, config, tokenizer, vocabulary, asked, step)
+    found = preview.rows(rows.folder, rows.manifest, config, rows.tokenizer, rows.vocabulary, asked, step)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(preview.terminal(found, color))
     if arguments.html:
-        _write(Path(arguments.html), preview.html(found, f"Masks of {folder}", about(config)))
+        _write(Path(arguments.html), preview.html(found, f"Masks of {rows.folder}", about(config)))
     return 0
 
 

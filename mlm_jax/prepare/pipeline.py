@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlm_jax.config import Config, ConfigError
+from mlm_jax.config import Config, ConfigError, check_writable, rows_folder
 from mlm_jax.prepare import pydoc, sources
 from mlm_jax.prepare.folder import SPLITS, alone, build_folder, check_replaceable, clean, finished, publish
 from mlm_jax.prepare.progress import Stage
@@ -30,7 +30,7 @@ from mlm_jax.prepare.sampling import sample_texts
 from mlm_jax.prepare.tasks import EncodeTask, PackTask, Part, Settings, encode_unit, pack_group
 from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
 from mlm_jax.prepare.workers import Workers
-from mlm_jax.records import FORMAT, MANIFEST, Layout, write_json
+from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
 from mlm_jax.tokenizer import MODEL, Tokenizer
 
 VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
@@ -113,6 +113,22 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
                 manifest = _build(Job(config, corpora, build, workers, progress))
             write_json(build / MANIFEST, {"format": FORMAT, "fingerprint": fingerprint, "options": options, **manifest})
         return publish(build, folder)
+
+
+def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list[str]:
+    """Prepares the rows of a run where that is due; returns what changed since those were made that stay.
+
+    A run that has a checkpoint keeps the rows that it has seen, and a folder that the config names is taken as it is,
+    whatever became of the sources. Raises ConfigError.
+    """
+    folder = rows_folder(config, workdir)
+    if config.data.rows and (folder / MANIFEST).exists():
+        return []
+    if has_checkpoint:
+        return changes(config, read_manifest(folder))
+    check_writable(workdir)
+    prepare(config, folder)
+    return []
 
 
 def changes(config: Config, manifest: dict) -> list[str]:

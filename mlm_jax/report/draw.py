@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlm_jax.report.markup import Html, escape
+from mlm_jax.report.markup import Html, escape, tag
 
 SETS = 8  # colours of the style sheet for held-out sets; more sets use them again
 DECILES = 10
@@ -64,6 +64,26 @@ def compact(value: float) -> str:
 
 def share(value: float) -> str:
     return f"{100 * value:.4g}%"
+
+
+def figure(picture: Picture, *sizes: tuple[int, int], marks_at: Sequence[float] = ()) -> Html | None:
+    """The picture with its title, note and legend; None without a curve.
+
+    sizes: it is drawn for a wide page and for a narrow one, or once for both; marks_at: steps with a vertical line.
+    """
+    if not any(len(line.x) for line in picture.lines):
+        return None
+    keys = [
+        tag("span", line.label, class_="key dashed" if line.dashed else "key", style=f"--c:var(--{line.color})")
+        for line in picture.lines
+        if line.label
+    ]
+    legend = tag("div", *keys, class_="keys") if len(keys) > 1 else None
+    note = tag("p", picture.note) if picture.note else None
+    drawn = [svg(picture, *size, marks_at) for size in sizes]
+    if len(drawn) == 2:
+        drawn = [tag("div", one, class_=kind) for one, kind in zip(drawn, ("wide", "narrow"))]
+    return tag("figure", tag("figcaption", picture.title, note, legend), *drawn)
 
 
 def svg(picture: Picture, width: int, height: int, marks_at: Sequence[float] = ()) -> Html:

@@ -9,7 +9,7 @@ import numpy as np
 import mlm_jax
 from mlm_jax.metrics import duration, short
 from mlm_jax.report import facts, pictures
-from mlm_jax.report.draw import DECILES, Picture, svg
+from mlm_jax.report.draw import DECILES, figure
 from mlm_jax.report.guesses import samples
 from mlm_jax.report.markup import Html, join, table, tag
 from mlm_jax.report.read import Run, evenly, last, number
@@ -24,16 +24,20 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def html_of(run: Run) -> str:
     """The complete page. A part whose file cannot be understood is replaced by a sentence."""
+    parts = [_part(title, make, run) for title, make in PARTS.items()]
+    return document(f"{run.name}: training report", tag("h1", run.name), *parts, _footer())
+
+
+def document(title: str, *body: Html | None) -> str:
+    """A page with the style sheet, which runs nothing and loads nothing."""
     head = join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("title", f"{run.name}: training report"),
+        tag("title", title),
         tag("style", Html(STYLE)),
     )
-    parts = [_part(title, make, run) for title, make in PARTS.items()]
-    body = tag("body", tag("h1", run.name), *parts, _footer())
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n{body}</html>\n'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n{tag("body", *body)}</html>\n'
 
 
 def _part(title: str, make: Callable[[Run], Html | None], run: Run) -> Html | None:
@@ -150,34 +154,17 @@ def curves(run: Run) -> Html | None:
     """All pictures over the steps, with a vertical line where the run was started again."""
     restarts = sorted({step for start in run.starts if (step := number(start.get("step"))) > 0})
     restarts = restarts if len(restarts) <= 20 else []
-    wide = [_figure(make(run), restarts, WIDE_SIZE, NARROW_SIZE) for make in pictures.WIDE]
-    small = [_figure(make(run), restarts, SMALL_SIZE) for make in pictures.SMALL]
+    wide = [figure(make(run), WIDE_SIZE, NARROW_SIZE, marks_at=restarts) for make in pictures.WIDE]
+    small = [figure(make(run), SMALL_SIZE, marks_at=restarts) for make in pictures.SMALL]
     note = "Over the steps. A dotted line: the run was started again." if restarts else "Over the steps."
     if run.every > 1:
         note += f" The run is so long that only one step in {run.every} was read."
-    shown = [figure for figure in wide + small if figure]
+    shown = [one for one in wide + small if one]
     return (
         join(tag("p", note, class_="note"), *wide, tag("div", *small, class_="grid"), _all_evaluations(run))
         if shown
         else None
     )
-
-
-def _figure(picture: Picture, restarts: list[float], *sizes: tuple[int, int]) -> Html | None:
-    """sizes: the picture is drawn for a wide page and for a narrow one, or once for both."""
-    if not any(len(line.x) for line in picture.lines):
-        return None
-    keys = [
-        tag("span", line.label, class_="key dashed" if line.dashed else "key", style=f"--c:var(--{line.color})")
-        for line in picture.lines
-        if line.label
-    ]
-    legend = tag("div", *keys, class_="keys") if len(keys) > 1 else None
-    note = tag("p", picture.note) if picture.note else None
-    drawn = [svg(picture, *size, restarts) for size in sizes]
-    if len(drawn) == 2:
-        drawn = [tag("div", one, class_=kind) for one, kind in zip(drawn, ("wide", "narrow"))]
-    return tag("figure", tag("figcaption", picture.title, note, legend), *drawn)
 
 
 def _all_evaluations(run: Run) -> Html | None:
@@ -194,8 +181,8 @@ def by_frequency(run: Run) -> Html | None:
     """For each held-out set its loss by decile over the steps, and as bars at the latest evaluation."""
     figures = []
     for name in list(run.evaluations)[:MOST_SETS]:
-        figures += [_figure(pictures.deciles(run, name), [], HALF_SIZE, NARROW_SIZE), _bars(run, name)]
-    figures = [figure for figure in figures if figure]
+        figures += [figure(pictures.deciles(run, name), HALF_SIZE, NARROW_SIZE), _bars(run, name)]
+    figures = [one for one in figures if one]
     return tag("div", *figures, class_="grid halves") if figures else None
 
 

@@ -1,0 +1,1 @@
+"""Studies: questions about masking that are answered by counting, beside what theory says."""
