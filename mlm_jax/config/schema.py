@@ -72,8 +72,8 @@ class MaskConfig:
     levels: tuple[tuple[str, float], ...] = (("word", 0.5), ("span", 0.3), ("sentence", 0.2))  # hierarchical: weights
     priority: str = "uniform"  # uniform | frequency (rare words first) | importance (to the model); always by chance
     frequency_power: float = 0.5  # priority=frequency: weight of a token = frequency ** -frequency_power
-    # priority=importance: surprisal (loss by kind of token, a running table) | hidden (norm of a token's state) |
-    # attention (that a token receives); weight = exp(what it is in standard deviations of the row, above the mean)
+    # priority=importance: weight of a token = surprisal (loss by kind of token, a running table) | hidden (norm of the
+    # token's state) | attention (that the token receives)
     importance: str = "surprisal"
     importance_layer: int = 1  # importance=hidden, attention: read from this layer, from 1; -1: the last
     surprisal_memory: float = 100.0  # importance=surprisal: the table's value weighs as much as so many new losses
