@@ -32,15 +32,15 @@ def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size:
     form = format_of(config)
     found = _canonical(tensors, form)
     expected = jax.eval_shape(build(config, vocab_size).init, jax.random.key(0, impl="threefry2x32"))
-    entries = [entry for path, leaf in tree.leaves(expected) for entry in _entries(form, path, leaf.shape, expected)]
-    names = {name for name, _, _ in entries}
+    entries = _entries(form, expected)
+    names = {name for of_leaf in entries.values() for name, _, _ in of_leaf}
     missing, unexpected = sorted(names - found.keys()), sorted(found.keys() - names)
     if missing or unexpected:
         raise NamesError(f"missing: {', '.join(missing) or 'none'}; unexpected: {', '.join(unexpected) or 'none'}")
 
-    def leaf_of(path: str, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+    def leaf_of(path: str, _: jax.ShapeDtypeStruct) -> np.ndarray:
         parts = []
-        for name, axes, shape in _entries(form, path, leaf.shape, expected):
+        for name, axes, shape in entries[path]:
             cut = (vocab_size, *shape[1:]) if path in PADDED else shape
             rows, *rest = axes.hub_shape(cut)
             if found[name].shape != (axes.parts * rows, *rest):
@@ -59,11 +59,12 @@ def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -
     Raises ConfigError for a model that the hub's format of its family cannot hold.
     """
     form = format_of(config)
+    entries = _entries(form, params)
     joined: dict[str, dict[int, np.ndarray]] = {}
     for path, leaf in tree.leaves(params):
         leaf = np.asarray(leaf, np.float32)
         parts = leaf if path.startswith("body/") else [leaf]
-        for part, (name, axes, _) in zip(parts, _entries(form, path, leaf.shape, params)):
+        for part, (name, axes, _) in zip(parts, entries[path]):
             array = axes.to_hub(part[:vocab_size] if path in PADDED else part)
             joined.setdefault(name, {})[axes.part] = array
     return {
@@ -81,10 +82,13 @@ def format_of(config: ModelConfig) -> Format:
     return form
 
 
-def _entries(form: Format, path: str, shape: Shape, params: Mapping[str, object]) -> list[tuple[str, Axes, Shape]]:
-    """(hub name, axes, our shape) of every array that the leaf at `path` holds: one for each layer stacked in it."""
-    named = tree.layer_paths(params)[path]
-    return [(*_hub_name(form, name), shape[1:] if named.stacked else shape) for name in named.paths]
+def _entries(form: Format, params: Mapping[str, object]) -> dict[str, list[tuple[str, Axes, Shape]]]:
+    """By path of a leaf, (hub name, axes, our shape) of every array in it: one for each layer stacked there."""
+    named, leaves = tree.layer_paths(params), dict(tree.leaves(params))
+    return {
+        path: [(*_hub_name(form, name), leaves[path].shape[1 if of.stacked else 0 :]) for name in of.paths]
+        for path, of in named.items()
+    }
 
 
 def _hub_name(form: Format, path: str) -> tuple[str, Axes]:
