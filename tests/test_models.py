@@ -160,15 +160,16 @@ def operand_types(jaxpr: jax.extend.core.Jaxpr) -> set[str]:
 
 
 def test_bfloat16_multiplies_no_float32_and_gives_float32_gradients():
-    batch = batches.random_batch(0, 8, 16, VOCAB)
+    batch = batches.random_batch(0, 8, 64, VOCAB)  # long enough for local attention in blocks
 
     def loss(params, model):
         logits = model.logits(params, model.apply(params, batch, at=jnp.zeros((8, 3), int)).hidden)
         return (jax.nn.logsumexp(logits, -1) - logits[..., 7]).sum()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    model, _, _, params = small(dtype="bfloat16")
-    assert operand_types(gradient.trace(params, model).jaxpr.jaxpr) == {"bfloat16"}
+    for switches in ({}, {"family": "modernbert", "local_window": 2, "layers": 5}):
+        model, _, _, params = small(dtype="bfloat16", max_positions=64, **switches)
+        assert operand_types(gradient.trace(params, model).jaxpr.jaxpr) == {"bfloat16"}
     (model, _, _, params), (exact, *_) = small(dtype="bfloat16", layers=1), small(layers=1)
     for (path, got), want in zip(tree.leaves(gradient(params, model)), jax.tree.leaves(gradient(params, exact))):
         assert got.dtype == jnp.float32

@@ -78,8 +78,13 @@ class SelfAttention(nnx.Module):
         places: Places,
         context_places: Places,
         keys: Key[Array, "b"] | None,
+        *,
+        aligned: bool,
     ) -> Float[Array, "b q d"]:
-        """What the positions of `x` read from those of `context`; keys are of the dropout on the probabilities."""
+        """What the positions of `x` read from those of `context`; keys are of the dropout on the probabilities.
+
+        aligned: both are the same positions, and any backend may serve.
+        """
         read = attention.attend(
             self._turned(self.query(x), places),
             self._turned(self.key(context), context_places),
@@ -89,6 +94,7 @@ class SelfAttention(nnx.Module):
             query_positions=places.positions,
             key_positions=context_places.positions,
             window=self.window,
+            aligned=aligned,
             dropout_keys=keys,
             dropout_rate=self.dropout_rate,
         )

@@ -34,14 +34,17 @@ class Attention(SelfAttention):
         places: Places,
         at: Int[Array, "b q"] | None,
         keys: Key[Array, "b"] | None,
+        reference: bool,
     ) -> Float[Array, "b _ d"]:
-        """The states at all positions, or at the positions `at`."""
+        """The states at all positions, or at the positions `at`. reference: by the reference backend."""
         context = self._read(x)
         asking, asking_places, kept = context, places, x
         if at is not None:
             asking, asking_places = take(context, at), places_at(places, at)
             kept = take(x, at) if self.pre else asking
-        read = self.attend(asking, context, asking_places, places, fold_in(keys, PROBABILITIES))
+        aligned = at is None and not reference
+        keys_inside = fold_in(keys, PROBABILITIES)
+        read = self.attend(asking, context, asking_places, places, keys_inside, aligned=aligned)
         read = dropout(fold_in(keys, ATTENTION_OUTPUT), read, self.output_dropout_rate)
         return kept + read if self.pre else self.norm(kept, read)
 
@@ -89,6 +92,10 @@ class Layer(nnx.Module):
         places: Places,
         at: Int[Array, "b q"] | None,
         keys: Key[Array, "b"] | None,
+        reference: bool = False,
     ) -> Float[Array, "b _ d"]:
-        """The new states at all positions, or at the positions `at`, which are all that is computed then."""
-        return self.ffn(self.attention(x, places, at, keys), keys)
+        """The new states at all positions, or at the positions `at`, which are all that is computed then.
+
+        reference: attention by the reference backend.
+        """
+        return self.ffn(self.attention(x, places, at, keys, reference), keys)

@@ -65,8 +65,8 @@ def assemble(
 ) -> Model:
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
-    embeddings(batch, keys, dtype) -> x [b,t,d]; layer(x, places, at, keys) -> x [b,q,d]; norm(x) of the last states,
-    None: they stay as they are; head(hidden, word table) -> logits.
+    embeddings(batch, keys, dtype) -> x [b,t,d]; layer(x, places, at, keys, reference) -> x [b,q,d]; norm(x) of the last
+    states, None: they stay as they are; head(hidden, word table) -> logits.
     """
     dtype = compute_dtype(config)
     stack = Stack.of(config)
@@ -127,7 +127,7 @@ def assemble(
 
         def run(where: _Where, x: Array, depth: Int[Array, ""] | int, at: Array | None = None) -> tuple:
             module = where.module(dtype)
-            y = module(x, places, at, fold_in(row_keys, 1 + depth))
+            y = module(x, places, at, fold_in(row_keys, 1 + depth), reference="attention" in want)
             y = sharding.constrain(y, "batch", None, None)
             out = {"hidden": y} if "hidden" in want else {}
             if "attention" in want:
