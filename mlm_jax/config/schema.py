@@ -90,22 +90,35 @@ class MaskConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class ModelConfig:
-    """A BERT encoder with its masked-language-model head."""
+    """An encoder with its masked-language-model head. Switches that are None are as the family has them."""
 
-    family: str = "bert"
+    family: str = "bert"  # bert | roberta | modernbert: presets of the switches below, and the hub format of `convert`
     vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
     layers: int = 12
     width: int = 768
     heads: int = 12
     hidden: int = 3072  # width of the feed-forward layer
-    max_positions: int = 512
-    types: int = 2  # rows of the token type table
+    max_positions: int = 512  # rows of the position table; with rotary positions, the longest row
+    # post: normalised after each residual sum | pre: before each block but the first, and once after the last; kernels
+    # that write into the sum then begin at initializer_range / sqrt(2 layers)
+    norm: str | None = None
+    positions: str | None = None  # learned (a table) | rotary (queries and keys are turned)
+    padding_id: int | None = None  # positions=learned: begin at padding_id + 1, padding has padding_id; -1: begin at 0
+    types: int | None = None  # rows of the token type table; 0: none
+    ffn: str | None = None  # gelu | geglu (gelu(up x) * gate x)
+    biases: bool | None = None  # of linear layers and norms; the decoder always has one
+    local_window: int | None = None  # tokens that a local layer sees: half of it on either side; 0: all layers global
+    global_every: int | None = (
+        None  # with local_window: layers 0, n, 2 n .. see the whole segment, the others are local
+    )
+    rotary_base: float | None = None  # of global layers
+    rotary_local_base: float | None = None
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float = 0.1
     attention_dropout: float = 0.1
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
-    unroll: int = 1  # layers of the body per iteration of its scan; the results do not change
+    unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 
 
 @dataclasses.dataclass(unsafe_hash=True)
