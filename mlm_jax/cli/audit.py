@@ -61,7 +61,7 @@ def audited(arguments: Arguments):
     from mlm_jax.step import MASK_ROOT, root
     from mlm_jax.tokenizer import Tokenizer
 
-    check_rows(folder, manifest, config.mask)
+    check_rows(manifest, config.mask)
     vocabulary = Tokenizer.load(folder / "tokenizer").vocabulary(np.array(manifest["unigrams"]))
     key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1

@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> int:
     from mlm_jax.audit import check_rows
     from mlm_jax.tokenizer import Tokenizer
 
-    check_rows(folder, manifest, config.mask)
+    check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
     total = sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
