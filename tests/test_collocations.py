@@ -170,6 +170,18 @@ def test_the_marks_of_a_long_text_by_a_plain_loop(tokenizer):
     assert ((marked[flags & WORD_START > 0] & PHRASE_JOIN) > 0).tolist() == plain
 
 
+def test_an_ideograph_after_white_space_is_the_same_word():
+    text = "天气很好 天气不好 很好。"
+    tokenizer, _ = train_tokenizer([text * 5], 12)  # every character is a piece, white space too
+    ids, flags = encoded(text, tokenizer)
+    found, _ = collocations([(ids, flags)], tokenizer, 100, 2, 2)
+    assert [(phrase.text, phrase.count) for phrase in found] == [("天气", 2), ("很好", 2)]
+    assert len({phrase.ids[0] for phrase in found}) == 2 and all(len(phrase.ids[0]) == 1 for phrase in found)
+    marked = Marker(found, tokenizer)(ids, flags)
+    joined = [int(flag & PHRASE_JOIN > 0) for flag in marked if flag & WORD_START]
+    assert joined == [0, 1, 0, 1, 0, 1, 0, 0, 0, 1, 0]
+
+
 def test_no_phrase_continues_across_the_border_of_a_segment():
     flags = np.full(30, WORD_START | PHRASE_JOIN, np.uint8)
     flags[0] = WORD_START | SENTENCE_START

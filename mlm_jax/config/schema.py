@@ -39,9 +39,7 @@ class DataConfig:
     collocations: int = 0
     collocation_longest: int = 5  # most words of an n-gram, at least 2
     collocation_count: int = 10  # how often an n-gram must occur in the text that is counted
-    collocation_tokens: int = (
-        20_000_000  # text that is counted, whole documents by hash; bounds memory: 1.5 GB for these
-    )
+    collocation_tokens: int = 20_000_000  # text that is counted, whole documents; bounds memory: 1 GB
     workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
 
 

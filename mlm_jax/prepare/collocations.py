@@ -1,10 +1,10 @@
 """Collocations: n-grams whose words stand together far more often than chance has it (PMI-Masking, Levine et al. 2021).
 
-The score of an n-gram is its pointwise mutual information (the paper's section 3.2): the least, over all ways to cut it
+The score of an n-gram is its pointwise mutual information (the paper's equation 3): the least, over all ways to cut it
 into two or more parts, of log(p(n-gram) / product of p(part)), where p is an n-gram's share of all those of its
 length. A frequent continuation of a frequent phrase is thereby no collocation: one way to cut explains it.
 
-Counted are the training documents with the smallest hashes, as many as fit into a number of tokens. Memory is about 75
+Counted are the training documents with the smallest hashes, as many as fit into a number of tokens. Memory is about 50
 bytes a token counted, and 16 a document.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mlm_jax.prepare.phrases import Lookup, Phrase, Traits, Words, extend, words_of
+from mlm_jax.prepare.phrases import BLOCK, Lookup, Phrase, Traits, Words, extend, without_space, words_of
 from mlm_jax.prepare.tasks import Part
 from mlm_jax.records import WORD_START
 from mlm_jax.tokenizer import Tokenizer
@@ -75,34 +75,37 @@ def count(words: Words, longest: int, least: int) -> list[Grams]:
     live = words.left >= 2  # where an n-gram may begin
     for n in range(2, longest + 1):
         hashes = extend(hashes, words.hashes, n)
-        places = np.flatnonzero(live[: len(hashes)])
-        here = hashes[places]
-        values, counts = _distinct(here)
-        found.append(_grams(words, n, places, here, values[counts >= least]))
+        live = live[: len(hashes)]
+        found.append(_grams(words, n, live, hashes, _frequent(hashes[live], least)))
         live = found[-1].numbers >= 0
         live = live[:-1] & live[1:] & (words.left[:-1] > n)
     in_pairs = np.concatenate([words.hashes[found[0].places], words.hashes[found[0].places + 1]])
-    places = np.flatnonzero(words.left)
-    return [_grams(words, 1, places, words.hashes[places], np.unique(in_pairs)), *found]
+    return [_grams(words, 1, words.left > 0, words.hashes, np.unique(in_pairs)), *found]
 
 
-def _grams(words: Words, n: int, places: np.ndarray, hashes: np.ndarray, known: np.ndarray) -> Grams:
-    """Those that are `known` of the n-grams with these `hashes` at these `places`."""
-    at = Lookup(known)(hashes)
-    is_known = at >= 0
-    places, at = places[is_known], at[is_known]
-    numbers = np.full(len(words.starts), -1, np.int32)
-    numbers[places] = at
-    somewhere = np.zeros(len(known), np.int64)
-    somewhere[at] = places
-    return Grams(int((words.left >= n).sum()), np.bincount(at, minlength=len(known)), somewhere, numbers)
+def _frequent(values: np.ndarray, least: int) -> np.ndarray:
+    """The values that occur at least so often, sorted, each once; the argument is sorted as well."""
+    values.sort()
+    if len(values) < least:
+        return values[:0]
+    # equal to the value `least` - 1 places behind, and the first of its kind
+    often = values[: len(values) - least + 1] == values[least - 1 :]
+    often[1:] &= values[1 : len(often)] != values[: len(often) - 1]
+    return values[: len(often)][often]
 
 
-def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values, sorted, and how often each occurs."""
-    ordered = np.sort(values)
-    firsts = np.flatnonzero(np.concatenate([np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1]]))
-    return ordered[firsts], np.diff(firsts, append=len(ordered))
+def _grams(words: Words, n: int, live: np.ndarray, hashes: np.ndarray, known: np.ndarray) -> Grams:
+    """Those that are `known` of the n-grams with these `hashes` that begin where it is `live`."""
+    lookup, numbers = Lookup(known), np.full(len(words.starts), -1, np.int32)
+    counts, somewhere = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
+    for start in range(0, len(hashes), BLOCK):  # what a block needs stays in the processor's cache
+        places = start + np.flatnonzero(live[start : start + BLOCK])
+        at = lookup(hashes[places])
+        numbers[places] = at
+        places, at = places[at >= 0], at[at >= 0]
+        np.add.at(counts, at, 1)
+        somewhere[at] = places
+    return Grams(int((words.left >= n).sum()), counts, somewhere, numbers)
 
 
 def scores(grams: list[Grams]) -> list[np.ndarray]:
@@ -152,7 +155,8 @@ def collocations(
     texts: ids i32[n] and flags u8[n], whole documents. By length: candidates (n-grams that occur often enough and score
     above 0), kept, and the lowest score that was kept.
     """
-    ids, words = _read(texts, Traits(tokenizer))
+    traits = Traits(tokenizer)
+    ids, words = _read(texts, traits)
     grams = count(words, longest, least)
     values = [np.round(of_length, DECIMALS) for of_length in scores(grams)]
     for n, (of_length, score) in enumerate(zip(grams[1:], values), 2):
@@ -161,11 +165,12 @@ def collocations(
     candidates = [int((score > 0).sum()) for score in values]
     phrases, about = [], {}
     ends = np.append(words.starts[1:], len(ids))
+    starts = without_space(ids, words.starts, traits)
     for n, share, score in zip(range(2, longest + 1), split(asked, candidates), values):
         numbers = _best(score, share)
         found = []
         for place, number in zip(grams[n - 1].places[numbers].tolist(), numbers.tolist()):
-            spans = zip(words.starts[place : place + n], ends[place : place + n])
+            spans = zip(starts[place : place + n], ends[place : place + n])
             each = tuple(tuple(ids[start:end].tolist()) for start, end in spans)
             text = tokenizer.decode([id for word in each for id in word]).strip()
             found.append(Phrase(int(grams[n - 1].counts[number]), float(score[number]), text, each))

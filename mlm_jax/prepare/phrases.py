@@ -1,7 +1,7 @@
 """Phrases: n-grams of words in encoded text, the file that lists some of them, and their marks in the flags.
 
-Words and n-grams go by 64-bit hashes of their token ids: one list of a million n-grams takes one of a billion others
-for its own with a chance of 1e-4.
+Words and n-grams go by 64-bit hashes of their token ids: that a list of a million n-grams takes one of a billion others
+for its own has a chance of 1e-4.
 
 An n-gram stands within one sentence. A word with letters or digits may be part of it; so may an apostrophe or hyphen
 that touches such words on both sides (`well-known`, `the king's`), though at neither end. Every other sign, and a word
@@ -21,7 +21,7 @@ from mlm_jax.tokenizer import SPACE, Tokenizer
 JOINERS = "'’-‐‑"  # apostrophes and hyphens
 LETTERS, JOINER, OTHER = 1, 2, 4  # what a piece holds; white space or marks alone: 0
 HEADER = "words\tcount\tscore\tphrase\tids"
-BLOCK = 1 << 15  # hashes that are looked up at a time: they stay in the processor's cache
+BLOCK = 1 << 15  # words at a time
 SLOTS = 16  # of a look-up table, for each of its values
 WORD_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, as those of polynomial hashes must be
 PHRASE_FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -34,6 +34,8 @@ class Traits:
         self.holds = np.array([_holds(piece) for piece in tokenizer.pieces], np.uint8)
         self.holds[tokenizer.special] = OTHER
         self.spaced = np.array([piece.startswith(SPACE) for piece in tokenizer.pieces])
+        self.bare = np.array([piece == SPACE for piece in tokenizer.pieces])
+        self.ideographs = tokenizer.ideographs
         self.hashes = _mix(np.arange(1, tokenizer.size + 1, dtype=np.uint64))
 
 
@@ -88,10 +90,18 @@ def word_hashes(ids: np.ndarray, starts: np.ndarray, traits: Traits) -> np.ndarr
 
     starts: place of each word's first token. Taken from running sums of h f^place, divided by f^start.
     """
+    ends = np.append(starts[1:], len(ids))
+    starts = without_space(ids, starts, traits)
     sums = np.zeros(len(ids) + 1, np.uint64)
     np.cumsum(traits.hashes[ids] * _powers(WORD_FACTOR, len(ids)), out=sums[1:])
     inverse = np.uint64(pow(int(WORD_FACTOR), -1, 1 << 64))
-    return (sums[np.append(starts[1:], len(ids))] - sums[starts]) * _powers(inverse, len(ids))[starts]
+    return (sums[ends] - sums[starts]) * _powers(inverse, len(ids) + 1)[starts]
+
+
+def without_space(ids: np.ndarray, starts: np.ndarray, traits: Traits) -> np.ndarray:
+    """`starts`, but for an ideograph that is put behind white space: it is the word that it is without."""
+    after = np.minimum(starts + 1, len(ids) - 1)
+    return starts + (traits.bare[ids[starts]] & traits.ideographs[ids[after]])
 
 
 @functools.lru_cache(maxsize=4)
@@ -108,7 +118,9 @@ def _powers(factor: np.uint64, n: int) -> np.ndarray:
 
 def extend(shorter: np.ndarray, hashes: np.ndarray, n: int) -> np.ndarray:
     """Hashes of the n-grams at each place, u64[w - n + 1], from those of the (n-1)-grams and of the words, u64[w]."""
-    return shorter[: max(len(hashes) - n + 1, 0)] * PHRASE_FACTOR + hashes[n - 1 :]
+    longer = shorter[: max(len(hashes) - n + 1, 0)] * PHRASE_FACTOR
+    longer += hashes[n - 1 :]
+    return longer
 
 
 class Lookup:
@@ -127,12 +139,6 @@ class Lookup:
 
     def __call__(self, hashes: np.ndarray) -> np.ndarray:
         """The place of each hash among the known ones, i32[n]; -1 where it is unknown."""
-        found = np.empty(len(hashes), np.int32)
-        for start in range(0, len(hashes), BLOCK):
-            found[start : start + BLOCK] = self._places(hashes[start : start + BLOCK])
-        return found
-
-    def _places(self, hashes: np.ndarray) -> np.ndarray:
         found = self.slots[self._slot(hashes)]
         taken = np.flatnonzero(found >= 0)
         doubtful = taken[self.known[found[taken]] != hashes[taken]]
@@ -145,7 +151,7 @@ class Lookup:
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """An n-gram of the list. ids: those of each word."""
+    """An n-gram of the list. ids: those of each word, as `without_space` leaves them."""
 
     count: int
     score: float
