@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlm_jax import records
-from mlm_jax.prepare import packing
+from mlm_jax.prepare import packing, phrases
 from mlm_jax.prepare.collocations import collocations, sample, split
 from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.phrases import Marker, Phrase, Traits, read_phrases, words_of, write_phrases
@@ -166,8 +166,19 @@ def test_the_marks_of_a_long_text_by_a_plain_loop(tokenizer):
         at += n
     ids, flags = encoded(text, tokenizer)
     marked = Marker([phrase(words, tokenizer) for words in listed], tokenizer)(ids, flags)
-    # the first word of the text has the same pieces as the others: white space is put before it
+    # the first word has the pieces of the others: white space is put before it
     assert ((marked[flags & WORD_START > 0] & PHRASE_JOIN) > 0).tolist() == plain
+
+
+def test_long_texts_are_read_in_pieces(tokenizer, monkeypatch):
+    ids, flags = encoded(TEN * 3, tokenizer)
+    listed, _ = collocations([(ids, flags)], tokenizer, 20, 3, 2)
+    whole = Marker(listed, tokenizer)(ids, flags)
+    monkeypatch.setattr(phrases, "PIECE", 7)
+    assert len(phrases.pieces(flags)) > 9
+    assert all(flags[piece.start] & SENTENCE_START for piece in phrases.pieces(flags))
+    assert collocations([(ids, flags)], tokenizer, 20, 3, 2)[0] == listed
+    np.testing.assert_array_equal(Marker(listed, tokenizer)(ids, flags), whole)
 
 
 def test_an_ideograph_after_white_space_is_the_same_word():

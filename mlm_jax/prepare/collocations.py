@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mlm_jax.prepare.phrases import BLOCK, Lookup, Phrase, Traits, Words, extend, without_space, words_of
+from mlm_jax.prepare.phrases import BLOCK, Lookup, Phrase, Traits, Words, extend, pieces, without_space, words_of
 from mlm_jax.prepare.tasks import Part
 from mlm_jax.records import WORD_START
 from mlm_jax.tokenizer import Tokenizer
@@ -35,15 +35,14 @@ def sample(parts: list[Part], most_tokens: int) -> Iterator[tuple[int, np.ndarra
     taken[order] = np.clip(most_tokens - before, 0, lengths[order])
     firsts = np.cumsum([0, *(len(of_part) for _, of_part in indices)])
     for part, first in zip(parts, firsts):
-        of_part = taken[first : first + part.documents]
+        of_part, in_part = taken[first : first + part.documents], lengths[first : first + part.documents]
+        starts, spans = np.cumsum(in_part) - in_part, []
         if not of_part.any():
             continue
-        _, lengths, ids, flags = part.read()
-        ends = np.cumsum(lengths, dtype=np.int64)
-        spans = []
-        for end, length, kept in zip(ends, lengths, of_part):
-            start = end - length
-            if 0 < kept < length:  # up to a word's end
+        ids, flags = part.texts()
+        for number in np.flatnonzero(of_part):
+            start, kept = starts[number], of_part[number]
+            if kept < in_part[number]:  # up to a word's end
                 kept = np.flatnonzero(flags[start : start + kept + 1] & WORD_START)[-1]
             spans.append(slice(start, start + kept))
         ids, flags = (np.concatenate([values[span] for span in spans]) for values in (ids, flags))
@@ -185,8 +184,9 @@ def _read(texts: Iterable[tuple[np.ndarray, np.ndarray]], traits: Traits) -> tup
     """All ids, i32[n], and all words."""
     each, words, before = [np.zeros(0, np.int32)], [words_of(np.zeros(0, np.int32), np.zeros(0, np.uint8), traits)], 0
     for ids, flags in texts:
-        of_text = words_of(ids, flags, traits)
-        words.append(dataclasses.replace(of_text, starts=of_text.starts + np.int32(before)))
+        for piece in pieces(flags):
+            of_piece = words_of(ids[piece], flags[piece], traits)
+            words.append(dataclasses.replace(of_piece, starts=of_piece.starts + np.int32(before + piece.start)))
         each.append(ids)
         before += len(ids)
     names = [field.name for field in dataclasses.fields(Words)]

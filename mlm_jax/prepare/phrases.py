@@ -10,6 +10,7 @@ with an unknown character, ends it: what reads as one phrase has no comma in it.
 
 import dataclasses
 import functools
+import itertools
 import unicodedata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ JOINERS = "'’-‐‑"  # apostrophes and hyphens
 LETTERS, JOINER, OTHER = 1, 2, 4  # what a piece holds; white space or marks alone: 0
 HEADER = "words\tcount\tscore\tphrase\tids"
 BLOCK = 1 << 15  # words at a time
+PIECE = 1 << 16  # tokens at a time, more where a sentence is longer: bounds memory
 SLOTS = 16  # of a look-up table, for each of its values
 WORD_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, as those of polynomial hashes must be
 PHRASE_FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -64,6 +66,14 @@ class Words:
     hashes: np.ndarray  # u64[w]
     left: np.ndarray  # u8[w], words from here to the end of the run that an n-gram may stand in, 255 at most
     solid: np.ndarray  # bool[w], whether an n-gram may begin or end with it
+
+
+def pieces(flags: np.ndarray) -> list[slice]:
+    """A text cut at sentences, which no phrase crosses, into pieces of about `PIECE` tokens. flags: u8[n]."""
+    sentences = np.flatnonzero(flags & SENTENCE_START)
+    next_ones = np.searchsorted(sentences, np.arange(PIECE, len(flags), PIECE))
+    cuts = np.unique(sentences[next_ones[next_ones < len(sentences)]]).tolist()
+    return [slice(start, stop) for start, stop in itertools.pairwise([0, *cuts, len(flags)])]
 
 
 def words_of(ids: np.ndarray, flags: np.ndarray, traits: Traits) -> Words:
@@ -204,6 +214,13 @@ class Marker:
 
         Left to right, the longest phrase that begins at a word is taken, and the search goes on behind it.
         """
+        marked = flags.copy()
+        for piece in pieces(flags):
+            marked[piece][self._joins(ids[piece], flags[piece])] |= PHRASE_JOIN
+        return marked
+
+    def _joins(self, ids: np.ndarray, flags: np.ndarray) -> np.ndarray:
+        """Where words start that continue a phrase, i64[joins]."""
         words = words_of(ids, flags, self.traits)
         longest = np.zeros(len(words.starts), np.int8)
         grams = words.hashes
@@ -217,9 +234,7 @@ class Marker:
         taken = _greedy(begins, lengths)
         begins, more = begins[taken], lengths[taken] - 1
         within = np.arange(more.sum()) - np.repeat(np.cumsum(more) - more, more)
-        marked = flags.copy()
-        marked[words.starts[np.repeat(begins, more) + 1 + within]] |= PHRASE_JOIN
-        return marked
+        return words.starts[np.repeat(begins, more) + 1 + within]
 
 
 def _greedy(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -312,19 +312,11 @@ def _collocations(job: Job, tokenizer: Tokenizer) -> dict[str, object]:
     if not data.collocations:
         return {}
     if not info.exists():
-        parts = [
-            part
-            for corpus in job.corpora
-            for (split, _), of_group in sorted(corpus.parts.items())
-            for part in of_group
-            if SPLITS[split] == "train"
-        ]
-        counted = [0, 0]  # documents with text in them, tokens
+        counted: Counter = Counter(documents=0, tokens=0)
 
         def texts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            for documents, ids, flags in collocations.sample(parts, data.collocation_tokens):
-                counted[0] += documents
-                counted[1] += len(ids)
+            for documents, ids, flags in collocations.sample(_train_parts(job), data.collocation_tokens):
+                counted.update(documents=documents, tokens=len(ids))
                 stage.add(ids.nbytes, documents)
                 yield ids, flags
 
@@ -332,20 +324,19 @@ def _collocations(job: Job, tokenizer: Tokenizer) -> dict[str, object]:
             longest, least = data.collocation_longest, data.collocation_count
             phrases, by_length = collocations.collocations(texts(), tokenizer, data.collocations, longest, least)
         write_phrases(path, phrases)
-        about = {
-            "file": COLLOCATIONS,
-            "hash": hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest(),
-            "documents": counted[0],
-            "tokens": counted[1],
-            "kept": len(phrases),
-            "by_length": by_length,
-        }
+        hash = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        about = {"file": COLLOCATIONS, "hash": hash, **counted, "kept": len(phrases), "by_length": by_length}
         write_json(info, about)
     about = json.loads(info.read_text(encoding="utf-8"))
     job.say(
         f"collocations: {about['kept']:,} n-grams, from {about['tokens']:,} tokens of {about['documents']:,} documents"
     )
     return about
+
+
+def _train_parts(job: Job) -> list[Part]:
+    of_groups = (of_group for corpus in job.corpora for of_group in sorted(corpus.parts.items()))
+    return [part for (split, _), parts in of_groups for part in parts if SPLITS[split] == "train"]
 
 
 def _few(data: DataConfig, found: int) -> str:

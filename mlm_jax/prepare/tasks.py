@@ -91,6 +91,14 @@ class Part:
             hashes, lengths = handle.read(8 * self.documents), handle.read(4 * self.documents)
             return np.frombuffer(hashes, "<u8"), np.frombuffer(lengths, "<i4")
 
+    def texts(self) -> tuple[np.ndarray, np.ndarray]:
+        """ids i32[tokens], flags u8[tokens], of which only what is used is read."""
+        ids = self.offset + 12 * self.documents
+        return (
+            np.memmap(self.path, "<i4", "r", ids, (self.tokens,)),
+            np.memmap(self.path, "u1", "r", ids + 4 * self.tokens, (self.tokens,)),
+        )
+
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """hashes u64[documents], lengths i32[documents], ids i32[tokens], flags u8[tokens]."""
         with open(self.path, "rb") as handle:
