@@ -145,7 +145,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
     folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-    check_rows(folder, manifest, config.mask)
+    check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
 

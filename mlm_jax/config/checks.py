@@ -108,6 +108,10 @@ AT_LEAST = {
     "row_length": 8,
     "data.pack_groups": 1,
     "data.max_segments": 1,
+    "data.collocations": 0,
+    "data.collocation_longest": 2,
+    "data.collocation_count": 1,
+    "data.collocation_tokens": 1000,
     "data.workers": 0,
     "tokenizer.vocab_size": 16,
     "tokenizer.sample_bytes": 1000,
@@ -203,6 +207,9 @@ def _check_ranges(config: Config) -> None:
         )
 
 
+LONGEST_COLLOCATION = 16  # words
+
+
 def _check_data(config: Config) -> None:
     data = config.data
     if not data.sources:
@@ -214,6 +221,13 @@ def _check_data(config: Config) -> None:
         raise ConfigError("config.data.weights", data.weights, fix)
     if any(not (weight > 0 and math.isfinite(weight)) for weight in data.weights):
         raise ConfigError("config.data.weights", data.weights, "weights must be positive")
+    if data.collocation_longest > LONGEST_COLLOCATION:
+        fix = f"must be at most {LONGEST_COLLOCATION}"
+        raise ConfigError("config.data.collocation_longest", data.collocation_longest, fix)
+    levels = [name for name, weight in config.mask.levels if weight] if config.mask.unit == "hierarchical" else []
+    if "phrase" in (config.mask.unit, *levels) and not data.collocations and not data.rows:
+        fix = "needs rows that mark phrases: set config.data.collocations, such as 10_000"
+        raise ConfigError("config.mask.levels" if levels else "config.mask.unit", "phrase", fix)
     if config.row_length > 65535:
         raise ConfigError("config.row_length", config.row_length, "must be at most 65535")
 

@@ -34,6 +34,12 @@ class DataConfig:
     holdout: float = 0.02  # share of documents kept for evaluation, by document hash
     pack_groups: int = 8  # documents are packed within a group; one shard a group
     max_segments: int = 32  # most segments in a row
+    # n-grams of words that stand together far more often than chance has it; the rows mark them, mask.unit=phrase masks
+    # them whole. Size of the list; 0: none, and no marks
+    collocations: int = 0
+    collocation_longest: int = 5  # most words of an n-gram, at least 2
+    collocation_count: int = 10  # how often an n-gram must occur in the text that is counted
+    collocation_tokens: int = 20_000_000  # text that is counted, whole documents; bounds memory: 1 GB
     workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
 
 
