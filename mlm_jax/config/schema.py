@@ -39,9 +39,9 @@ class DataConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class TokenizerConfig:
-    """An existing SentencePiece model, or how to train one."""
+    """An existing tokenizer, or how to train a SentencePiece model."""
 
-    path: str = ""  # spm.model to use as it is; empty: train one on a sample of the corpus
+    path: str = ""  # spm.model, vocab.txt, tokenizer.json or a folder with one, used as it is; empty: train one
     vocab_size: int = 8192  # number of pieces to train, special ones included
     sample_bytes: int = 10_000_000  # size of the training sample
 

@@ -3,7 +3,7 @@
 The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
 interrupted: what is done is kept beside the folder and found again.
 
-The folder holds `tokenizer/spm.model`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
+The folder holds `tokenizer/`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
 `eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
 the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
 segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
@@ -31,7 +31,7 @@ from mlm_jax.prepare.tasks import EncodeTask, PackTask, Part, Settings, encode_u
 from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
 from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
-from mlm_jax.tokenizer import MODEL, Tokenizer
+from mlm_jax.tokenizer import Tokenizer
 
 VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
@@ -338,7 +338,7 @@ def _shard_name(number: int, split: int, group: int) -> str:
 def _describe(tokenizer: Tokenizer) -> dict[str, object]:
     ids = {name: getattr(tokenizer, name) for name in ("pad", "unk", "cls", "sep", "mask")}
     return {
-        "file": f"tokenizer/{MODEL}",
+        "file": f"tokenizer/{tokenizer.kind}",
         "hash": tokenizer.hash,
         "vocab_size": tokenizer.size,
         **ids,
