@@ -33,7 +33,7 @@ from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
 from mlm_jax.tokenizer import Tokenizer
 
-VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
+VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "

@@ -13,11 +13,11 @@ from mlm_jax.config import ConfigError
 from mlm_jax.text import clean
 from mlm_jax.tokenizer.export import hub_files
 from mlm_jax.tokenizer.hub import JSON, Hub, load
-from mlm_jax.tokenizer.spm import MODEL, SentencePiece
+from mlm_jax.tokenizer.spm import GRID, MODEL, SentencePiece
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece: the score of an unknown character, in SentencePiece as in `tokenizers`
 # How much better a term scores than the pieces before it, per character: a longer term beats a shorter one and a rest.
-STEP = 1 / 64
+STEP = 1 / GRID
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 Ids = Callable[[str], np.ndarray]  # ids of a text

@@ -13,6 +13,9 @@ from mlm_jax.tokenizer.words import Encoding
 
 MODEL = "spm.model"
 SPACE = "\u2581"  # how SentencePiece writes white space
+# Scores of trained models are multiples of 1 / GRID: sums up to 2^18 are exact in float32, in which SentencePiece adds
+# them, so that float64, as in `tokenizers`, finds the same pieces where two ways to cut a word are close or equal.
+GRID = 64
 
 # What the special tokens are called in models of different origin; the first name is what training gives.
 NAMES = {
