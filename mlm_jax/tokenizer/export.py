@@ -119,15 +119,12 @@ def unigram(backend: SentencePiece) -> dict:
     if spec.remove_extra_whitespaces:
         # what SentencePiece drops at the end of a text, its own sign included
         steps += [_replace(" {2,}", " "), _replace(f"[ {SPACE}]+\\z", "")]
-    if spec.add_dummy_prefix:
-        # else the library takes a sign at the start of a text for the white space that it puts there
-        steps.append(_replace(f"\\A{SPACE}", f" {SPACE}"))
+    # else the library takes a sign at the start of a text for the white space that it puts there
+    steps.append(_replace(f"\\A{SPACE}", f" {SPACE}"))
     made.normalizer = normalizers.Sequence(steps)
     split = not any(SPACE in piece.piece[1:] for piece in proto.pieces)
-    made.pre_tokenizer = pre_tokenizers.Metaspace(
-        SPACE, prepend_scheme="first" if spec.add_dummy_prefix else "never", split=split
-    )
-    made.decoder = _decoder(byte_fallback, spec.add_dummy_prefix)
+    made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=split)
+    made.decoder = _decoder(byte_fallback)
     mask = backend.roles["mask"]
     made.add_special_tokens(
         [AddedToken(backend.pieces[i], lstrip=i == mask, normalized=False) for i in backend.special.tolist()]
@@ -142,6 +139,8 @@ def _check_expressible(proto: sentencepiece_model_pb2.ModelProto) -> None:
         problem = "is no unigram model"
     elif spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
         problem = "writes white space after words, or not at all"
+    elif not proto.normalizer_spec.add_dummy_prefix:
+        problem = "puts no white space before a text"
     elif proto.denormalizer_spec.precompiled_charsmap:
         problem = "changes text after decoding"
     for piece in proto.pieces:
@@ -151,11 +150,16 @@ def _check_expressible(proto: sentencepiece_model_pb2.ModelProto) -> None:
         raise ConfigError("tokenizer", "spm.model", f"{problem}; {JSON} cannot express that")
 
 
-def _decoder(byte_fallback: bool, prefix: bool) -> decoders.Decoder:
+def _decoder(byte_fallback: bool) -> decoders.Decoder:
     if not byte_fallback:
-        return decoders.Metaspace(SPACE, prepend_scheme="first" if prefix else "never")
-    strip = [decoders.Strip(" ", left=1, right=0)] if prefix else []
-    return decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip])
+        return decoders.Metaspace(SPACE, prepend_scheme="first")
+    steps = [
+        decoders.Replace(SPACE, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", left=1, right=0),
+    ]
+    return decoders.Sequence(steps)
 
 
 # ---- cleaning ----

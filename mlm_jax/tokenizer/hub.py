@@ -30,6 +30,7 @@ UNUSED = re.compile(r"\[unused\d+\]")  # rows kept free, as in the vocabulary of
 NO_SPACE_BEFORE = frozenset(".,;:!?%)]}'’”»…")  # how word pieces are shown; as everywhere, ideographs stand close too
 # Options of a `vocab.txt`, and what must not be asked of it: words cut by another program.
 OPTIONS = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": True}
+BATCH = 1 << 18
 LONGEST_WORD = 100  # characters, as in BERT; a longer one is unknown
 
 
@@ -86,15 +87,17 @@ class Hub:
 
     def encode(self, texts: list[str], threads: int = 1) -> tuple[Encoding, np.ndarray]:
         """Ids and word starts of cleaned texts one after another, and how many ids each has, i64[texts]."""
+        lengths, ids, spans = [], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         with parallel(threads > 1):
-            found = self._plain.encode_batch(texts, add_special_tokens=False)
-        lengths = np.fromiter(map(len, found), np.int64, len(found))
-        total = int(lengths.sum())
-        ids = np.fromiter(itertools.chain.from_iterable(each.ids for each in found), np.int32, total)
-        pairs = itertools.chain.from_iterable(each.offsets for each in found)
-        spans = np.fromiter(itertools.chain.from_iterable(pairs), np.int64, 2 * total).reshape(-1, 2)
-        starts, places = find_words(texts, lengths, spans[:, 0], spans[:, 1])
-        return Encoding(ids, starts, places), lengths
+            for batch in _batches(texts):
+                found = self._plain.encode_batch(batch, add_special_tokens=False)
+                lengths += map(len, found)
+                ids.append(np.fromiter(itertools.chain.from_iterable(each.ids for each in found), np.int32))
+                pairs = itertools.chain.from_iterable(each.offsets for each in found)
+                spans.append(np.fromiter(itertools.chain.from_iterable(pairs), np.int64))
+        each, ends = np.array(lengths, np.int64), np.concatenate(spans).reshape(-1, 2)
+        starts, places = find_words(texts, each, ends[:, 0], ends[:, 1])
+        return Encoding(np.concatenate(ids), starts, places), each
 
     def around(self, parts: Sequence[str]) -> list[int]:
         """See `Tokenizer.encode_around`; parts: cleaned."""
@@ -114,6 +117,19 @@ class Hub:
         gone = set(self.special.tolist()) - {self.roles["unk"]}
         text = self._plain.decode([i for i in ids if i not in gone], skip_special_tokens=False)
         return text.replace(HIDDEN, "")
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in lists of at most about BATCH characters: the library's own results are large."""
+    batch, room = [], BATCH
+    for text in texts:
+        batch.append(text)
+        room -= len(text)
+        if room <= 0:
+            yield batch
+            batch, room = [], BATCH
+    if batch:
+        yield batch
 
 
 # ---- files ----

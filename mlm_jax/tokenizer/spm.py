@@ -1,6 +1,5 @@
 """The SentencePiece side of `Tokenizer`: a model, and for each of its ids what the word rule needs to know."""
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -42,6 +41,7 @@ class SentencePiece:
         self.files, self.identity = {MODEL: model}, model
         self._processor, self.pieces, self.roles = _open(model, origin)
         self.shown, self.size, self.unk = self.pieces, len(self.pieces), self.roles["unk"]
+        self._variants: dict[bool, sentencepiece.SentencePieceProcessor] = {}
         self._fill_tables()
 
     def _fill_tables(self) -> None:
@@ -89,7 +89,7 @@ class SentencePiece:
         """See `Tokenizer.encode_around`; parts: cleaned."""
         ids: list[int] = []
         for number, part in enumerate(parts):
-            processor = self._glued if number and not part.startswith(" ") else self._processor
+            processor = self._prefixed(part.startswith(" ")) if number else self._processor
             ids += [self.roles["mask"]] * (number > 0) + processor.encode(part.strip(" "))
         return ids
 
@@ -97,12 +97,13 @@ class SentencePiece:
         """The model's content; the special tokens are control symbols in it."""
         return sentencepiece_model_pb2.ModelProto.FromString(self._processor.serialized_model_proto())
 
-    @functools.cached_property
-    def _glued(self) -> sentencepiece.SentencePieceProcessor:
-        """The model without the white space that it puts before a text."""
-        proto = self.proto()
-        proto.normalizer_spec.add_dummy_prefix = False
-        return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    def _prefixed(self, wanted: bool) -> sentencepiece.SentencePieceProcessor:
+        """The model with white space put before each text, or without."""
+        if wanted not in self._variants:
+            proto = self.proto()
+            proto.normalizer_spec.add_dummy_prefix = wanted
+            self._variants[wanted] = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+        return self._variants[wanted]
 
     def _word_starts(self, ids: np.ndarray, firsts: np.ndarray) -> np.ndarray:
         """Where words begin, bool[n]. firsts: where texts begin; n for empty texts at the end."""

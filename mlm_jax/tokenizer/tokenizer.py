@@ -67,15 +67,11 @@ class Tokenizer:
         return cls(files, str(path))
 
     def save(self, folder: str | Path) -> None:
-        """Writes the files that `load` reads back, and removes a tokenizer of another kind from the folder.
+        """Writes the files that `load` reads back, and removes those of another tokenizer from the folder.
 
         Each file appears under its name only when it is whole, the tokenizer's own after those beside it.
         """
-        folder = Path(folder)
-        for name in KINDS:
-            if name not in self.files:
-                (folder / name).unlink(missing_ok=True)
-        _write(folder, self.files)
+        _write(Path(folder), self.files, (*KINDS, *hub.BESIDE))
 
     def save_hub(self, folder: str | Path, max_length: int | None = None, types: bool = True) -> None:
         """Writes what `transformers.AutoTokenizer` loads: `tokenizer.json`, `tokenizer_config.json`.
@@ -88,7 +84,7 @@ class Tokenizer:
         `tokenizer_config.json` that did not exist before. Raises ConfigError for a SentencePiece model that the format
         cannot express.
         """
-        _write(Path(folder), export.hub_files(self._backend, max_length, types))
+        _write(Path(folder), export.hub_files(self._backend, max_length, types), hub.BESIDE)
 
     def encode(self, text: str) -> Encoding:
         """Ids and word starts of one text, cleaned as `text.clean` says; nothing is added at its ends."""
@@ -145,28 +141,31 @@ class Tokenizer:
     def add_terms(self, terms: Iterable[str]) -> "Tokenizer":
         """A tokenizer in which each of these words is a piece of its own, with new ids from `size` on.
 
-        Text that holds none of them has the same ids as before. A term that is one piece already stays as it is. Raises
-        ConfigError for one that cannot become a piece, with the reason.
+        Two pieces where the tokenizer has white space in its pieces: one after white space, one after a sign. Text that
+        holds no term has the same ids as before; in a unigram model a term may also become a part of a longer word that
+        holds it. What is one piece already stays so. Raises ConfigError for a term that cannot become a piece, with the
+        reason.
         """
         files, texts = extend.with_terms(self._backend, list(dict.fromkeys(terms)))
         tokenizer = Tokenizer(files)
         for i, text in enumerate(texts, start=self.size):
-            found = tokenizer.encode(text).ids
-            if found.tolist() != [i]:
+            _, *found = tokenizer.encode_around(["", text])
+            if found != [i]:
                 pieces = " ".join(tokenizer.pieces[j] for j in found)
                 raise ConfigError("terms", text.strip(), f"cannot become one piece; it would be cut into {pieces}")
-            tokenizer.added[i] = self.encode(text).ids
+            tokenizer.added[i] = np.array(self.encode_around(["", text])[1:], np.int32)
         return tokenizer
 
     def pieces_before(self, term: str) -> np.ndarray:
-        """The ids that stood for a term before `add_terms`, i32[n]; the mean of their rows is a good start for its own.
+        """The ids that stood for a term, after white space, before `add_terms`, i32[n].
 
-        Raises KeyError for what is no term that was added to this very object.
+        The mean of their rows is a good start for the row of its own; `added` tells the same of every new id. Raises
+        KeyError for what is no term that was added to this very object.
         """
-        ids = self.encode(term).ids
-        if len(ids) != 1 or int(ids[0]) not in self.added:
+        _, first, *_ = self.encode_around(["", f" {term}"])
+        if first not in self.added:
             raise KeyError(f"{term!r} was not added to this tokenizer")
-        return self.added[int(ids[0])]
+        return self.added[first]
 
 
 def _main_file(path: Path) -> Path:
@@ -175,8 +174,11 @@ def _main_file(path: Path) -> Path:
     return next((path / name for name in KINDS if (path / name).exists()), path / MODEL)
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+def _write(folder: Path, files: Mapping[str, bytes], replaced: Iterable[str]) -> None:
+    """Writes files and removes those of `replaced` that are not among them."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in set(replaced) - files.keys():
+        (folder / name).unlink(missing_ok=True)
     for name, content in sorted(files.items(), key=lambda file: file[0] in KINDS):
         partial = folder / f"{name}.partial"
         partial.write_bytes(content)
