@@ -7,60 +7,18 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sentencepiece import sentencepiece_model_pb2
+from vocabularies import BYTE, CONTROL, LETTERS, SPECIALS, UNKNOWN, UNUSED, USER_DEFINED, groups, model, prose
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare.training import candidates, train_tokenizer
 from mlm_jax.text import clean, split_words
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
-PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-SPECIALS = [("[PAD]", CONTROL), ("[UNK]", UNKNOWN), ("[CLS]", CONTROL), ("[SEP]", CONTROL), ("[MASK]", CONTROL)]
-
-
-def model(pieces: list[str], specials=SPECIALS, more=(), **spec) -> bytes:
-    """A unigram model of exactly these pieces; longer ones are preferred."""
-    proto = sentencepiece_model_pb2.ModelProto()
-    for text, kind in [*specials, *more, *((piece, NORMAL) for piece in pieces)]:
-        score = 0.0 if kind != NORMAL else -10.0 + 0.1 * len(text)
-        proto.pieces.append(PIECE(piece=text, score=score, type=kind))
-    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
-    proto.trainer_spec.unk_id = next(i for i, (_, kind) in enumerate(specials) if kind == UNKNOWN)
-    proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = proto.trainer_spec.pad_id = -1
-    for key, value in spec.items():
-        setattr(proto.trainer_spec, key, value)
-    proto.normalizer_spec.name = "identity"
-    return proto.SerializeToString()
-
-
-def groups(encoding) -> list[list[int]]:
-    found = []
-    for i, start in enumerate(encoding.word_starts):
-        found = [*found, [i]] if start else [*found[:-1], [*found[-1], i]]
-    return found
-
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
     """The text of each group, without white space."""
     encoding = tokenizer.encode(text)
     return ["".join(tokenizer.pieces[encoding.ids[i]] for i in group).strip("▁") for group in groups(encoding)]
-
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def prose(seed: int, characters: int) -> str:
-    """Text of invented words with signs, digits and a few other scripts, different for each seed."""
-    draw = random.Random(seed)
-    vocabulary = ["".join(draw.choices(LETTERS, k=draw.randint(1, 9))) for _ in range(400)]
-    odd = ["don't", "e.g.", "3.14", "天气很好", "(x)", "snake_case", "naïve", "と言う", "e\u0301a", "مُحَمَّد", "..."]
-    text = ""
-    while len(text) < characters:
-        chosen = draw.choices(vocabulary, k=draw.randint(3, 12)) + draw.choices(odd, k=draw.randint(0, 2))
-        draw.shuffle(chosen)
-        text += " ".join(chosen).capitalize() + draw.choice([". ", "! ", "? ", ", ", "。"])
-    return text
 
 
 @pytest.fixture(scope="module")

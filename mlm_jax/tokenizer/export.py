@@ -10,7 +10,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from mlm_jax.config import ConfigError
-from mlm_jax.text import clean
+from mlm_jax.text import DROPPED, SPACES, cleaned
 from mlm_jax.tokenizer.hub import CONFIG, JSON, ROLES, VOCAB, Hub, json_object, load, set_mask
 from mlm_jax.tokenizer.spm import SPACE, SentencePiece
 
@@ -113,14 +113,14 @@ def unigram(backend: SentencePiece) -> dict:
     byte_fallback = any(piece.type == kinds.BYTE for piece in proto.pieces)
     vocab = [(piece.piece, piece.score) for piece in proto.pieces]
     made = tokenizers.Tokenizer(models.Unigram(vocab, backend.roles["unk"], byte_fallback))
-    steps = _cleaning()
+    # White space is put before a text where its first character is that of the string; so that one must not vanish.
+    steps = [_replace(rf"\A[{''.join(_classes())}]+", " "), *_cleaning()]
     if spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
-        # what SentencePiece drops at the end of a text, its own sign included
-        steps += [_replace(" {2,}", " "), _replace(f"[ {SPACE}]+\\z", "")]
+    # what SentencePiece drops at the end of a text, its own sign included
+    steps += [_replace(" {2,}", " "), _replace(rf"[ {SPACE}]+\z", "")]
     # else the library takes a sign at the start of a text for the white space that it puts there
-    steps.append(_replace(f"\\A{SPACE}", f" {SPACE}"))
+    steps.append(_replace(rf"\A{SPACE}", f" {SPACE}"))
     made.normalizer = normalizers.Sequence(steps)
     split = not any(SPACE in piece.piece[1:] for piece in proto.pieces)
     made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=split)
@@ -139,8 +139,8 @@ def _check_expressible(proto: sentencepiece_model_pb2.ModelProto) -> None:
         problem = "is no unigram model"
     elif spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
         problem = "writes white space after words, or not at all"
-    elif not proto.normalizer_spec.add_dummy_prefix:
-        problem = "puts no white space before a text"
+    elif not (proto.normalizer_spec.add_dummy_prefix and proto.normalizer_spec.remove_extra_whitespaces):
+        problem = "puts no white space before a text, or keeps what is doubled"
     elif proto.denormalizer_spec.precompiled_charsmap:
         problem = "changes text after decoding"
     for piece in proto.pieces:
@@ -168,7 +168,7 @@ def _decoder(byte_fallback: bool) -> decoders.Decoder:
 def _cleaning() -> list[normalizers.Normalizer]:
     """`text.clean` as two steps of the library."""
     spaces, dropped = _classes()
-    return [_replace(spaces, " "), _replace(dropped, "")]
+    return [_replace(f"[{spaces}]", " "), _replace(f"[{dropped}]", "")]
 
 
 def _replace(pattern: str, by: str) -> normalizers.Normalizer:
@@ -177,26 +177,26 @@ def _replace(pattern: str, by: str) -> normalizers.Normalizer:
 
 @functools.cache
 def _classes() -> tuple[str, str]:
-    """The characters that become a space, and those that vanish, as character classes of a regular expression."""
+    """The characters that become a space, and those that vanish, as a regular expression writes them in brackets."""
     spaces, dropped = [], []
-    for code in range(0x110000):
-        if 0xD800 <= code < 0xE000 or (unicodedata.category(chr(code))[0] not in "CZ" and code != 0xFFFD):
+    for char in map(chr, range(0x110000)):
+        category = unicodedata.category(char)
+        if category == "Cs" or (category not in DROPPED + SPACES and char != "\ufffd"):
             continue  # surrogates are no text there
-        after = clean(chr(code))
-        if after != chr(code):
-            (spaces if after else dropped).append(code)
-    return _class(spaces), _class(dropped)
+        if (after := cleaned(char)) != char:
+            (spaces if after else dropped).append(ord(char))
+    return _ranges(spaces), _ranges(dropped)
 
 
-def _class(codes: list[int]) -> str:
-    """A character class of these code points, in ascending order, written as ranges."""
+def _ranges(codes: list[int]) -> str:
+    """Code points in ascending order as ranges."""
     ranges: list[list[int]] = []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
+    return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
 
 
 def _dumps(value: dict) -> bytes:

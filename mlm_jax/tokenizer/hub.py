@@ -57,7 +57,8 @@ class Hub:
         self.ordinary = np.array(sorted(real - special), np.int32)
         self._plain = load(self._hidden(special))
         self.shown = _shown(content, self.pieces, self._plain)
-        self.ideographs = np.array([any(map(is_ideograph, piece)) for piece in self.shown])
+        ideographs = {char for char in set().union(*self.shown) if is_ideograph(char)}
+        self.ideographs = np.array([not ideographs.isdisjoint(piece) for piece in self.shown])
         self.files: dict[str, bytes] = {}
         self.identity = b""
 

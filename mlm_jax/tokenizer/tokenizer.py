@@ -97,9 +97,12 @@ class Tokenizer:
     def encode_around(self, parts: Sequence[str]) -> list[int]:
         """Ids of a text that was cut at its MASKs, with MASK between the parts; white space before a MASK is its own.
 
-        What follows a MASK without white space continues its word, or is a sign after it, as in training text.
+        What follows a MASK without white space continues its word, or is a sign after it, as in training text. A
+        character that cleaning removes counts as white space there.
         """
-        return self._backend.around([SPACES.sub(" ", clean(part)) for part in parts])
+        # what begins with white space, or with what vanishes
+        spaced = [part != "" and not clean(part[0]).strip(" ") for part in parts]
+        return self._backend.around([SPACES.sub(" ", " " * first + clean(part)) for first, part in zip(spaced, parts)])
 
     def tokens_at(
         self, texts: list[str], encoding: Encoding, lengths: np.ndarray, owners: np.ndarray, places: np.ndarray
