@@ -26,7 +26,8 @@ from vocabularies import (
     word_pieces,
 )
 
-from mlm_jax.config import ConfigError
+from mlm_jax.config import Config, ConfigError, DataConfig, TokenizerConfig
+from mlm_jax.prepare import prepare
 from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import SENTENCE_START, WORD_START, Layout
@@ -336,6 +337,43 @@ def test_a_vocabulary_that_is_no_text(tmp_path):
         Tokenizer.load(tmp_path)
 
 
+# In use
+
+
+@pytest.mark.parametrize("family", ["WordPiece", "byte pairs"])
+def test_rows_of_a_given_tokenizer(tmp_path, family):
+    """Every token is that of the text, by path of a file as of a folder; the words are those of the rule."""
+    text = "Tea is (not) milk. Milk is not tea."
+    tokenizer = families(tmp_path, text)[family]
+    source = tmp_path / "text.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for _ in range(40)), encoding="utf-8")
+    tokenizer.save(tmp_path / "given")
+    fingerprints = []
+    for path in (tmp_path / "given", tmp_path / "given" / tokenizer.kind):
+        config = Config(row_length=64, tokenizer=TokenizerConfig(path=str(path)))
+        config.data = DataConfig(sources=(str(source),), workers=1, pack_groups=1, holdout=0.0)
+        manifest = prepare(config, tmp_path / "rows", progress=False)
+        fingerprints.append(manifest["fingerprint"])
+    assert fingerprints[0] == fingerprints[1]
+    said, rows = manifest["tokenizer"], tmp_path / "rows"
+    assert said["hash"] == tokenizer.hash == Tokenizer.load(rows / "tokenizer").hash
+    assert (rows / said["file"]).exists() and said["special"] == tokenizer.special.tolist()
+    encoding = tokenizer.encode(text)
+    counts = np.bincount(encoding.ids, minlength=tokenizer.size) * 40
+    np.testing.assert_array_equal(manifest["unigrams"], counts)
+    assert manifest["notes"] == []
+
+
+def test_a_tokenizer_of_another_language_is_noted(tmp_path):
+    tokenizer = word_pieces(tmp_path / "given", ["a"])
+    (tmp_path / "text.txt").write_text("Tea is not a milk.\n\nMilk.\n", encoding="utf-8")
+    config = Config(row_length=32, tokenizer=TokenizerConfig(path=str(tmp_path / "given")))
+    config.data = DataConfig(sources=(str(tmp_path / "text.txt"),), workers=1, pack_groups=1, holdout=0.0)
+    manifest = prepare(config, tmp_path / "rows", progress=False)
+    assert manifest["notes"] == ["88% of the tokens are unknown: the tokenizer was made for other text"]
+    assert manifest["unigrams"][tokenizer.unk] == 7
+
+
 # For a reader
 
 
@@ -477,7 +515,7 @@ def test_a_hub_file_is_written_back_as_it_was(tmp_path):
     plain.save_hub(tmp_path / "same", max_length=5)
     assert (tmp_path / "same/tokenizer.json").read_bytes() == (tmp_path / "plain/tokenizer.json").read_bytes()
     config = json.loads((tmp_path / "same/tokenizer_config.json").read_text())
-    assert config["model_max_length"] == 77 and config["mask_token"] == "<mask>" and "tokenizer_class" not in config
+    assert config["model_max_length"] == 77 and config["mask_token"] == "<mask>"
     tokenizer = byte_pairs(tmp_path / "given", MERGES, pairs)
     library = read_back(tokenizer, tmp_path / "hub")
     check_same(tokenizer, library, NASTY, cleaned=False)

@@ -35,6 +35,8 @@ from mlm_jax.tokenizer import Tokenizer
 
 VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
+UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
     "is masking single characters"
@@ -209,6 +211,9 @@ def _build(job: Job) -> dict[str, object]:
     ideographs = unigrams[tokenizer.ideographs].sum() / max(1, unigrams.sum())
     if ideographs > MOSTLY:
         notes.append(UNSEGMENTED.format(ideographs))
+    unknown = unigrams[tokenizer.unk] / max(1, unigrams.sum())
+    if unknown > FEW:
+        notes.append(UNKNOWN.format(unknown))
     return {
         "row_length": layout.row_length,
         "max_segments": layout.max_segments,

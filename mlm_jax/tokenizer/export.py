@@ -84,17 +84,16 @@ def with_ends(content: dict, backend: Hub | SentencePiece) -> dict:
 
 
 def _config(given: dict, backend: Hub | SentencePiece, max_length: int | None, types: bool) -> dict:
-    """What transformers wants to know beside: `given`, and what is missing there."""
+    """What transformers wants to know beside: `given` with the names that it lacks, or all of it where nothing is."""
     names = {f"{role}_token": backend.pieces[backend.roles[role]] for role in ROLES}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     made = {
-        "tokenizer_class": CLASS,
         "clean_up_tokenization_spaces": False,
         "model_input_names": inputs if types else [name for name in inputs if name != "token_type_ids"],
     }
     if max_length is not None:
         made["model_max_length"] = max_length
-    return {**names, **(given or made)}
+    return {**names, "tokenizer_class": CLASS, **(given or made)}
 
 
 # ---- from SentencePiece ----

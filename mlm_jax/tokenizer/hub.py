@@ -209,7 +209,8 @@ def normal(given: dict, origin: str) -> dict:
     can reach it there. Raises ConfigError where that cannot be done, or for what the library does not read.
     """
     added = {token["content"]: token for token in given.get("added_tokens") or []}
-    if misplaced := _misplaced(load(given, origin), added):
+    library = load(given, origin)
+    if misplaced := _misplaced(library, added):
         given = copy.deepcopy(given)
         model = given["model"]
         taken = set(entries(model).values())
@@ -222,10 +223,11 @@ def normal(given: dict, origin: str) -> dict:
                 )
                 raise ConfigError(KEY, origin, fix)
             model["vocab"][token["content"]] = token["id"]
-        if misplaced := _misplaced(load(given, origin), added):
+        library = load(given, origin)
+        if misplaced := _misplaced(library, added):
             names = ", ".join(repr(token["content"]) for token in misplaced)
             raise ConfigError(KEY, origin, f"the library gives other ids than the file to {names}")
-    return json.loads(load(given, origin).to_str())
+    return json.loads(library.to_str())
 
 
 def _misplaced(library: tokenizers.Tokenizer, added: dict[str, dict]) -> list[dict]:
