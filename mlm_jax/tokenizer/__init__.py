@@ -6,7 +6,18 @@ SentencePiece model, a WordPiece `vocab.txt`, or a `tokenizer.json` of the `toke
 
 from mlm_jax.tokenizer.spm import GRID, MODEL, NAMES, SPACE
 from mlm_jax.tokenizer.tokenizer import Tokenizer
-from mlm_jax.tokenizer.vocabulary import DECILES, Vocabulary, frequency_deciles
+from mlm_jax.tokenizer.vocabulary import DECILES, Vocabulary, frequency_deciles, unigram_losses
 from mlm_jax.tokenizer.words import Encoding
 
-__all__ = ["DECILES", "GRID", "MODEL", "NAMES", "SPACE", "Encoding", "Tokenizer", "Vocabulary", "frequency_deciles"]
+__all__ = [
+    "DECILES",
+    "GRID",
+    "MODEL",
+    "NAMES",
+    "SPACE",
+    "Encoding",
+    "Tokenizer",
+    "Vocabulary",
+    "frequency_deciles",
+    "unigram_losses",
+]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from mlm_jax.config import ConfigError
 from mlm_jax.text import ALONE, MARK, is_ideograph, kinds
@@ -93,8 +92,10 @@ class SentencePiece:
             ids += [self.roles["mask"]] * (number > 0) + processor.encode(part.strip(" "))
         return ids
 
-    def proto(self) -> sentencepiece_model_pb2.ModelProto:
-        """The model's content; the special tokens are control symbols in it."""
+    def proto(self):
+        """The model's content, a `ModelProto`; the special tokens are control symbols in it."""
+        from sentencepiece import sentencepiece_model_pb2  # imports protobuf, which workers need not
+
         return sentencepiece_model_pb2.ModelProto.FromString(self._processor.serialized_model_proto())
 
     def _prefixed(self, wanted: bool) -> sentencepiece.SentencePieceProcessor:
@@ -178,6 +179,8 @@ def _open(model: bytes, origin: str) -> tuple[sentencepiece.SentencePieceProcess
 
 def _hide(model: bytes, ids: list[int]) -> bytes:
     """The model with these pieces as control symbols: text that happens to read `[MASK]` must not become that id."""
+    from sentencepiece import sentencepiece_model_pb2
+
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     for i in ids:
         proto.pieces[i].type = proto.pieces[i].CONTROL

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlm_jax.config import ConfigError
 from mlm_jax.text import clean
-from mlm_jax.tokenizer import export, extend, hub
+from mlm_jax.tokenizer import hub
 from mlm_jax.tokenizer.spm import MODEL, SentencePiece
 from mlm_jax.tokenizer.vocabulary import Vocabulary
 from mlm_jax.tokenizer.words import Encoding
@@ -84,6 +84,8 @@ class Tokenizer:
         `tokenizer_config.json` that did not exist before. Raises ConfigError for a SentencePiece model that the format
         cannot express.
         """
+        from mlm_jax.tokenizer import export  # imports protobuf, which workers need not
+
         _write(Path(folder), export.hub_files(self._backend, max_length, types), hub.BESIDE)
 
     def encode(self, text: str) -> Encoding:
@@ -149,6 +151,8 @@ class Tokenizer:
         holds it. What is one piece already stays so. Raises ConfigError for a term that cannot become a piece, with the
         reason.
         """
+        from mlm_jax.tokenizer import extend
+
         files, texts = extend.with_terms(self._backend, list(dict.fromkeys(terms)))
         tokenizer = Tokenizer(files)
         for i, text in enumerate(texts, start=self.size):

@@ -39,6 +39,15 @@ class Vocabulary:
                 raise ValueError(f"{name} ids must lie in [0, {self.size})")
 
 
+def unigram_losses(vocabulary: Vocabulary) -> np.ndarray:
+    """-log p(id) in nats, f32[size]; p from the counts of the training rows plus 1, over the ordinary ids."""
+    counts = np.zeros(vocabulary.size)
+    counts[vocabulary.ordinary] = vocabulary.counts[vocabulary.ordinary] + 1.0
+    with np.errstate(divide="ignore"):
+        losses = np.log(counts.sum()) - np.log(counts)
+    return np.where(np.isfinite(losses), losses, 0.0).astype(np.float32)
+
+
 def frequency_deciles(vocabulary: Vocabulary) -> np.ndarray:
     """The frequency decile of each id, 1 to 10, i32[size]: each decile holds about a tenth of the training tokens.
 
