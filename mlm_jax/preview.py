@@ -83,7 +83,7 @@ def rows(
     found = []
     for i, (row, visit) in enumerate(asked):
         kinds = _kinds(batch.tokens[i], inputs[i], selected[i], maskable[i], vocabulary.mask)
-        pieces = [_piece(tokenizer.pieces, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
+        pieces = [_piece(tokenizer.shown, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
         marks = np.asarray(batch.word_starts[i]), np.asarray(batch.phrase_joins[i])
         segments = _segments(pieces, batch.segments[i], *marks)
         found.append(Row(int(row), int(visit), int(maskable[i].sum()), segments, int((batch.segments[i] == 0).sum())))

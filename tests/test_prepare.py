@@ -647,7 +647,7 @@ def test_an_existing_tokenizer_is_used_as_it_is(corpus, tokenizer, tmp_path):
     config = dataclasses.replace(config_of(corpus), tokenizer=TokenizerConfig(path=str(tmp_path / "given")))
     manifest = prepare(config, tmp_path / "rows", progress=False)
     assert manifest["tokenizer"]["hash"] == tokenizer.hash
-    assert (tmp_path / "rows/tokenizer/spm.model").read_bytes() == tokenizer.model
+    assert (tmp_path / "rows/tokenizer/spm.model").read_bytes() == tokenizer.files["spm.model"]
 
 
 def test_equal_ids_are_an_error_that_names_both_places(tmp_path):

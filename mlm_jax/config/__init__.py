@@ -23,6 +23,7 @@ from mlm_jax.config.schema import (
     SaveError,
     TokenizerConfig,
 )
+from mlm_jax.config.source import with_source
 
 __all__ = [
     "ADAPTIVE_RANGE",
@@ -52,4 +53,5 @@ __all__ = [
     "round_up",
     "rows_folder",
     "to_json",
+    "with_source",
 ]

@@ -45,11 +45,12 @@ class DataConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class TokenizerConfig:
-    """An existing SentencePiece model, or how to train one."""
+    """An existing tokenizer, or how to train a SentencePiece model."""
 
-    path: str = ""  # spm.model to use as it is; empty: train one on a sample of the corpus
+    path: str = ""  # spm.model, vocab.txt, tokenizer.json or a folder with one, used as it is; empty: train one
     vocab_size: int = 8192  # number of pieces to train, special ones included
     sample_bytes: int = 10_000_000  # size of the training sample
+    terms: str = ""  # file with words, one a line, that become pieces of their own, with new ids after all others
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -190,6 +191,9 @@ class Config:
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
+    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (model.* but dropout,
+    # dtype and unroll) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
+    init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)

@@ -3,7 +3,7 @@
 The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
 interrupted: what is done is kept beside the folder and found again.
 
-The folder holds `tokenizer/spm.model`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
+The folder holds `tokenizer/`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
 `eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
 the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
 segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
@@ -35,10 +35,12 @@ from mlm_jax.prepare.tasks import EncodeTask, PackTask, Part, Settings, encode_u
 from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
 from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FLAGS, FORMAT, MANIFEST, Layout, read_manifest, write_json
-from mlm_jax.tokenizer import MODEL, Tokenizer
+from mlm_jax.tokenizer import Tokenizer
 
-VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
+VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
+UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
     "is masking single characters; mask.unit=phrase with data.collocations masks what stands together"
@@ -192,9 +194,12 @@ def _options(config: Config) -> dict[str, object]:
 
 def _fingerprint(config: Config, options: dict, corpora: list[Corpus]) -> str:
     """Hash of everything that determines the rows."""
-    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key != "path"}
-    if config.tokenizer.path:
-        tokenizer = Tokenizer.load(config.tokenizer.path).hash
+    asked = config.tokenizer
+    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
+    if asked.path:
+        tokenizer = Tokenizer.load(asked.path).hash
+    if asked.terms:
+        tokenizer = [tokenizer, read_terms(asked.terms)]
     everything = {
         "version": [FORMAT, VERSION],
         "options": {**options, "tokenizer": tokenizer},
@@ -226,6 +231,9 @@ def _build(job: Job) -> dict[str, object]:
         notes.append(UNSEGMENTED.format(ideographs))
     if found and found["kept"] < job.config.data.collocations:
         notes.append(_few(job.config.data, found["kept"]))
+    unknown = unigrams[tokenizer.unk] / max(1, unigrams.sum())
+    if unknown > FEW:
+        notes.append(UNKNOWN.format(unknown))
     return {
         "row_length": layout.row_length,
         "max_segments": layout.max_segments,
@@ -257,8 +265,31 @@ def _extract(job: Job, corpus: Corpus) -> sources.File:
     return sources.File(str(path), "modules", sources.JSON)
 
 
+def read_terms(path: str) -> list[str]:
+    """The words of a file, one a line, without empty lines and spaces around them. Raises ConfigError."""
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("config.tokenizer.terms", path, f"cannot be read: {error}") from None
+    terms = [line.strip() for line in lines if line.strip()]
+    if not terms:
+        raise ConfigError("config.tokenizer.terms", path, "holds no word; write one a line")
+    return terms
+
+
 def _tokenizer(job: Job) -> tuple[Tokenizer, dict]:
-    """The tokenizer of the rows, saved beside them, and what its training said; nothing for one that was given."""
+    """The tokenizer of the rows with its terms, saved beside them, and what its training said."""
+    tokenizer, report = _tokenizer_without_terms(job)
+    if terms := job.config.tokenizer.terms:
+        size, asked = tokenizer.size, read_terms(terms)
+        tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
+        tokenizer.save(job.tokenizer)
+        job.say(f"tokenizer: {tokenizer.size - size:,} new pieces for {len(asked):,} terms, {tokenizer.size:,} in all")
+    return tokenizer, report
+
+
+def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
+    """As it was trained, or given; then training says nothing."""
     asked, report_path = job.config.tokenizer, job.work / "training.json"
     if asked.path:
         tokenizer = Tokenizer.load(asked.path)
@@ -401,7 +432,7 @@ def _shard_name(number: int, split: int, group: int) -> str:
 def _describe(tokenizer: Tokenizer) -> dict[str, object]:
     ids = {name: getattr(tokenizer, name) for name in ("pad", "unk", "cls", "sep", "mask")}
     return {
-        "file": f"tokenizer/{MODEL}",
+        "file": f"tokenizer/{tokenizer.kind}",
         "hash": tokenizer.hash,
         "vocab_size": tokenizer.size,
         **ids,
