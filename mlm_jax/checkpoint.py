@@ -19,8 +19,9 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from mlm_jax import records, tree
-from mlm_jax.config import Config, ConfigError, SaveError, load
+from mlm_jax import convert, records, tree
+from mlm_jax.config import Config, ConfigError, SaveError, hub, load
+from mlm_jax.convert.files import read_tensors
 from mlm_jax.models import Model, build
 from mlm_jax.tokenizer import Tokenizer
 
@@ -104,11 +105,25 @@ def load_config(path: str | Path) -> Config:
 def load_model(
     path: str | Path, step: int | None = None, sharding: jax.sharding.Sharding | None = None
 ) -> tuple[Model, tree.PyTree, Tokenizer]:
-    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step.
+    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step; or of a hub folder.
 
-    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is no workdir, or
-    has no such checkpoint.
+    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is neither, or has
+    no such checkpoint.
     """
+    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    if hub.is_hub(path):
+        if step is not None:
+            raise ConfigError("--step", step, f"{path} is a model of the hub format, which has one state")
+        config, vocab_size = hub.read_config(path)
+        model, tokenizer = build(config, vocab_size), Tokenizer.load(path)
+        try:
+            params = convert.from_hub(read_tensors(path), config, vocab_size)
+        except ValueError as error:
+            raise ConfigError("path", str(path), str(error)) from None
+        if tokenizer.size > vocab_size:
+            fix = f"has {vocab_size:,} rows in its word table, and its tokenizer {tokenizer.size:,} ids"
+            raise ConfigError("path", str(path), fix)
+        return model, jax.device_put(params, sharding), tokenizer
     workdir = Path(path)
     config = load_config(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer")
@@ -118,7 +133,6 @@ def load_model(
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
     if step is not None and (found_wrong := problem(folder_of(workdir, step))):
         raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
-    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     model = build(config.model, config.model.vocab_size or tokenizer.size)
     return model, read_part(workdir, found, "params", sharding), tokenizer
 

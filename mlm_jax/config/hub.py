@@ -52,6 +52,10 @@ def config_values(config: ModelConfig, vocab_size: int, ids: Mapping[str, int]) 
     return values | (WRITTEN[family](model) if family in WRITTEN else {})
 
 
+def write_config(folder: str | Path, values: Values) -> None:
+    (Path(folder) / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
 # ---- what a family's config.json says ----
 
 ARCHITECTURES = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}

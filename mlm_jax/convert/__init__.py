@@ -5,15 +5,16 @@ The hub's side is a dict of numpy arrays under the names of `transformers`' `Ber
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from mlm_jax import tree
-from mlm_jax.config import PRESETS, ConfigError, ModelConfig, resolve
+from mlm_jax.config import PRESETS, ConfigError, ModelConfig, resolve, round_up
 from mlm_jax.convert.tables import FORMATS, Axes, Format, Shape
 from mlm_jax.models import build
+from mlm_jax.models.layers import VOCAB_MULTIPLE
 
 PADDED = ("embeddings/word/table", "head/bias")  # our rows from vocab_size on are zero and stay here
 
@@ -72,6 +73,38 @@ def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -
     }
 
 
+def left_out(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint that the model has no place for, such as a pooler, under the table's kind of name."""
+    form, found = format_of(config), {}
+    for name, tensor in tensors.items():
+        new = _renamed(name, form)
+        if any(re.fullmatch(pattern, new) for pattern in form.left_out):
+            found[new] = np.asarray(tensor)
+    return found
+
+
+def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[Sequence[int]]) -> dict[str, object]:
+    """The parameters of a model with `vocab_size` ids for another vocabulary, whose id i stood for the ids sources[i].
+
+    Its row of the word table, and its bias in the head, are the mean of theirs: the very same numbers where it is one
+    id, and the mean of the whole table where it is none (Hewitt 2021, "Initializing new word embeddings for pretrained
+    language models"). So the logits of ids that are kept do not change.
+    """
+    size = round_up(len(sources), VOCAB_MULTIPLE)
+
+    def change(path: str, leaf: np.ndarray) -> np.ndarray:
+        if path not in PADDED:
+            return leaf
+        old = np.asarray(leaf, np.float32)
+        new = np.zeros((size, *old.shape[1:]), np.float32)
+        rest = old[:vocab_size].mean(0)
+        for i, ids in enumerate(sources):
+            new[i] = old[ids[0]] if len(ids) == 1 else old[list(ids)].mean(0) if len(ids) else rest
+        return new
+
+    return tree.map_with_path(change, params)
+
+
 def format_of(config: ModelConfig) -> Format:
     """The hub's format of a model. Raises ConfigError where a switch is not the family's and the hub has no other."""
     form, model = FORMATS[config.family], resolve(config)
@@ -99,13 +132,18 @@ def _hub_name(form: Format, path: str) -> tuple[str, Axes]:
     raise KeyError(f"convert: no pattern matches {path!r}")
 
 
+def _renamed(name: str, form: Format) -> str:
+    """The name in the table for one that another version may have used."""
+    for pattern, replacement in form.old_names:
+        name = re.sub(rf"^{pattern}$", replacement, name)
+    return name
+
+
 def _canonical(tensors: Mapping[str, np.ndarray], form: Format) -> dict[str, np.ndarray]:
     """The tensors under the names of the table, without tied copies and what the model does not have."""
     found, given = {}, {}
     for name, tensor in tensors.items():
-        new = name
-        for pattern, replacement in form.old_names:
-            new = re.sub(rf"^{pattern}$", replacement, new)
+        new = _renamed(name, form)
         if any(re.fullmatch(pattern, new) for pattern in form.left_out):
             continue
         if new in found:

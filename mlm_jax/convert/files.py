@@ -1,4 +1,4 @@
-"""Folders of the hub format: safetensors read and written, a model and its tokenizer in the folder."""
+"""The tensors of a folder of the hub format."""
 
 import json
 from collections.abc import Mapping
@@ -15,21 +15,19 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def read_tensors(folder: str | Path) -> dict[str, np.ndarray]:
+def read_tensors(folder: str | Path, name: str = WEIGHTS) -> dict[str, np.ndarray]:
     """The arrays of `model.safetensors`, or of the files that its index names. Raises ConfigError."""
     folder = Path(folder)
-    if (folder / INDEX).is_file():
+    if name == WEIGHTS and (folder / INDEX).is_file():
         names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    elif (folder / WEIGHTS).is_file():
-        names = [WEIGHTS]
+    elif (folder / name).is_file():
+        names = [name]
     else:
-        pickled = next((name for name in PICKLED if (folder / name).exists()), None)
-        fix = f"holds no {WEIGHTS}"
+        pickled = next((pickled for pickled in PICKLED if (folder / pickled).exists()), None)
+        fix = f"holds no {name}"
         if pickled:
-            fix += (
-                f", but {pickled}: a pickle can run any program when it is opened, so it is not read. Load the model in "
-                "transformers and save_pretrained it, which writes safetensors"
-            )
+            fix += f", but {pickled}, a pickle, which can run any program when it is opened and is not read; "
+            fix += "load the model in transformers and save_pretrained it, which writes safetensors"
         raise ConfigError("path", str(folder), fix)
     tensors: dict[str, np.ndarray] = {}
     for name in names:
@@ -42,3 +40,4 @@ def read_tensors(folder: str | Path) -> dict[str, np.ndarray]:
 
 def write_tensors(path: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
     save_file(dict(tensors), path, metadata={"format": "pt"})
+    Path(path).chmod(0o644)  # the library makes it readable by its owner alone
