@@ -144,6 +144,10 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     first = jax.process_index() == 0
     progress = metrics.Progress(config.steps, active=first)
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
+    saved = {} if checkpoints.latest is None else read_meta(workdir, checkpoints.latest)
+    if checkpoints.latest is not None and "rows_read" not in saved:
+        fix = "holds an imported model; begin a run in another folder, with --config.init_from of this one"
+        raise ConfigError("workdir", str(workdir), fix)
     folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
     check_rows(manifest, config.mask)
@@ -172,10 +176,6 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         done = checkpoints.latest
         if done > config.steps:
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
-        saved = read_meta(workdir, done)
-        if "rows_read" not in saved:
-            fix = "holds an imported model; begin a run in another folder, with --config.init_from of this one"
-            raise ConfigError("workdir", str(workdir), fix)
         rows_read, spent = position(saved, facts, workdir), saved.get("spent", {})
         now = checkpoints.restore(done, target)
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
