@@ -457,6 +457,8 @@ def test_a_trained_model_is_the_same_in_the_hub_format(tmp_path):
     check_same(tokenizer, read_back(tokenizer, tmp_path), [*NASTY, *texts, prose(9, 5000)], cleaned=True)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["mask_token"] == "[MASK]" and "token_type_ids" in config["model_input_names"]
+    added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+    assert [token["content"] for token in added if token["lstrip"]] == ["[MASK]"]
     tokenizer.save_hub(tmp_path, max_length=512, types=False)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["model_max_length"] == 512 and "token_type_ids" not in config["model_input_names"]
