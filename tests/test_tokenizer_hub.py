@@ -198,6 +198,15 @@ def test_options_of_a_vocabulary(tmp_path):
         tokens("天气", do_basic_tokenize=False)
 
 
+def test_tokens_added_beside_a_vocabulary_are_not_lost(tmp_path):
+    with pytest.raises(ConfigError, match=r"adds '<tea>' to vocab\.txt"):
+        word_pieces(tmp_path, ["a"], added_tokens_decoder={"5": {"content": "a"}, "6": {"content": "<tea>"}})
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "added_tokens.json").write_text('{"<tee>": 6}')
+    with pytest.raises(ConfigError, match=r"adds '<tee>' to vocab\.txt"):
+        Tokenizer.load(tmp_path)
+
+
 @pytest.mark.parametrize("pieces, expected", [(["tea", "tom"], ["tea"]), (["tea", "Tom"], ["[UNK]"])])
 def test_without_options_capitals_in_the_vocabulary_decide(tmp_path, pieces, expected):
     (tmp_path / "vocab.txt").write_text("\n".join([*BERT, *pieces]))
@@ -273,7 +282,7 @@ def test_an_added_word_after_a_hole_is_refused(tmp_path):
     content = word_pieces(tmp_path / "w", ["a", "", "b"])._backend.content
     word = {"content": "tea", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
     content["added_tokens"].append({"id": 8, "special": False, **word})
-    with pytest.raises(ConfigError, match="does not keep the id 8 of 'tea'"):
+    with pytest.raises(ConfigError, match="the id 8 of 'tea' is not kept"):
         from_content(tmp_path / "j", content)
 
 
@@ -431,8 +440,8 @@ def check_same(tokenizer: Tokenizer, library: tokenizers.Tokenizer, texts: list[
             assert library.decode(found.ids) == tokenizer.decode(expected), text
     mask = tokenizer.pieces[tokenizer.mask]
     for text in AROUND:
-        expected = [tokenizer.cls, *tokenizer.encode_around(text.split("MASK")), tokenizer.sep]
         given = text if cleaned else clean(text)
+        expected = [tokenizer.cls, *tokenizer.encode_around(given.split("MASK")), tokenizer.sep]
         assert library.encode(given.replace("MASK", mask)).ids == expected, text
     pair = library.encode("a", "a")
     one = tokenizer.encode("a").ids.tolist()
@@ -448,6 +457,8 @@ def test_a_trained_model_is_the_same_in_the_hub_format(tmp_path):
     check_same(tokenizer, read_back(tokenizer, tmp_path), [*NASTY, *texts, prose(9, 5000)], cleaned=True)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["mask_token"] == "[MASK]" and "token_type_ids" in config["model_input_names"]
+    added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+    assert [token["content"] for token in added if token["lstrip"]] == ["[MASK]"]
     tokenizer.save_hub(tmp_path, max_length=512, types=False)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["model_max_length"] == 512 and "token_type_ids" not in config["model_input_names"]
@@ -564,6 +575,20 @@ def test_terms_become_pieces(tmp_path):
         library = tokenizers.Tokenizer.from_file(str(tmp_path / "hub/tokenizer.json"))
         assert library.encode("a tea (teas), tea").ids == [more.cls, *ids, more.sep], family
         assert np.isin([*more.added], more.ordinary).all()
+
+
+def test_added_tokens_need_no_merges(tmp_path):
+    """As runs of white space, which some tokenizers find before they look for pieces."""
+
+    def change(content):
+        content["model"]["vocab"]["  "] = 260
+        content["added_tokens"][-1]["id"] = 261
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+        content["added_tokens"].insert(-1, {"id": 260, "content": "  ", **flags})
+
+    tokenizer = byte_pairs(tmp_path, [], change).add_terms(["tea"])
+    assert [tokenizer.shown[i] for i in tokenizer.encode("a  tea").ids] == ["a", "▁▁", "tea"]
+    assert tokenizer.shown[-2:] == ["▁tea", "tea"] and 260 in tokenizer.ordinary
 
 
 def test_a_whole_word_alone_is_a_term(tmp_path):

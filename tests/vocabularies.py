@@ -132,4 +132,6 @@ AROUND = [
     "MASKMASK",
     "MASK MASK.",
     "  MASK\u200b milk",
+    "MASK\u2581sign",
+    "MASK\u200bsign",
 ]

@@ -36,9 +36,9 @@ def with_terms(backend: Hub | SentencePiece, terms: list[str]) -> tuple[dict[str
     def ids(text: str) -> list[int]:
         return backend.around(["", text])[1:]
 
-    texts = [
-        text for term in terms for text in (f" {term}", term) if len(ids(text)) > 1 or backend.roles["unk"] in ids(text)
-    ]
+    unk = backend.roles["unk"]
+    texts = [text for term in terms for text in (f" {term}", term)]
+    texts = [text for text in texts if len(ids(text)) > 1 or ids(text) == [unk]]
     texts = [text for text in texts if text[0] == " " or ids(text) != ids(f" {text}")]
     if not texts:
         return dict(backend.files), []
@@ -77,9 +77,8 @@ def _unigram(content: dict, backend: Hub, texts: list[str], ids: Ids) -> None:
     worst = min(score for _, score in vocab)
     for i in range(len(vocab), len(backend.pieces)):  # the new ids come after those of added tokens
         if i not in backend.special:
-            raise ConfigError(
-                "terms", texts, f"cannot be added after {backend.pieces[i]!r}, which is no piece of the model"
-            )
+            fix = f"cannot be added after {backend.pieces[i]!r}, which is no piece of the model"
+            raise ConfigError("terms", texts, fix)
         vocab.append([backend.pieces[i], worst])
     scores, library = {piece: score for piece, score in vocab}, load(backend.content)
     for text in texts:
@@ -128,14 +127,12 @@ def _byte_pairs(content: dict, backend: Hub, texts: list[str], ids: Ids) -> None
     """A term in two forms, after white space and without. Merges would make pieces that other words contain too."""
     library, model = load(backend.content), content["model"]
     if '"ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
-        raise ConfigError(
-            "terms", texts, "can be added to pairs of bytes alone; this tokenizer merges pairs of characters"
-        )
+        raise ConfigError("terms", texts, "can be added to pairs of bytes alone; this one merges pairs of characters")
     if not model.get("ignore_merges"):
         # looking up whole words must change none of the words that are pieces already
-        special = set(backend.special.tolist())
+        added = {token["content"] for token in content["added_tokens"]} | {backend.pieces[i] for i in backend.special}
         for token, i in model["vocab"].items():
-            if i not in special and [found.id for found in library.model.tokenize(token)] != [i]:
+            if token not in added and [found.id for found in library.model.tokenize(token)] != [i]:
                 raise ConfigError("terms", texts, f"cannot be added: merges do not lead to the piece {token!r}")
         model["ignore_merges"] = True
     for i, text in enumerate(texts, start=len(backend.pieces)):
@@ -146,12 +143,9 @@ def _byte_pairs(content: dict, backend: Hub, texts: list[str], ids: Ids) -> None
 
 def _one_word(library: tokenizers.Tokenizer, text: str) -> str:
     """What the model is given for a text. Raises ConfigError where it is cut before."""
-    text_after = library.normalizer.normalize_str(text) if library.normalizer else text
-    words = (
-        [word for word, _ in library.pre_tokenizer.pre_tokenize_str(text_after)]
-        if library.pre_tokenizer
-        else [text_after]
-    )
+    changed = library.normalizer.normalize_str(text) if library.normalizer else text
+    pairs = library.pre_tokenizer.pre_tokenize_str(changed) if library.pre_tokenizer else [(changed, None)]
+    words = [word for word, _ in pairs]
     if len(words) != 1:
         raise ConfigError("terms", text.strip(), f"is cut into {' '.join(words)} before the tokenizer looks for pieces")
     return words[0]

@@ -21,7 +21,8 @@ from mlm_jax.tokenizer.words import Encoding, find_words
 KEY = "config.tokenizer.path"
 JSON, VOCAB = "tokenizer.json", "vocab.txt"
 CONFIG = "tokenizer_config.json"
-BESIDE = (CONFIG, "special_tokens_map.json")
+ADDED = "added_tokens.json"
+BESIDE = (CONFIG, "special_tokens_map.json", ADDED)
 ROLES = {**NAMES, "unk": ("[UNK]", "<unk>")}
 OTHER_ROLES = {"cls": "bos_token", "sep": "eos_token"}  # what some models call them
 # Put before the special tokens where text is encoded: cleaned text has no such character, so it cannot spell one out.
@@ -165,6 +166,10 @@ def from_vocab(files: Mapping[str, bytes], origin: str) -> Hub:
         options["do_lower_case"] = not any(re.search("[A-Z]", token) for token in tokens if token[:1] not in "[<")
     named = _named(beside)
     vocab = {token: i for i, token in enumerate(tokens) if token}
+    more = {*beside.get(ADDED, {}), *(entry["content"] for entry in config.get("added_tokens_decoder", {}).values())}
+    if missing := sorted(more - vocab.keys()):
+        fix = f"adds {', '.join(map(repr, missing[:5]))} to {VOCAB}, which cannot hold it: give its {JSON}"
+        raise ConfigError(KEY, origin, fix)
     unk = named.get("unk") or next((name for name in ROLES["unk"] if name in vocab), "")
     roles = _roles({"unk_token": unk}, vocab, named, origin)
     made = Hub(_word_pieces(vocab, options, roles), named, origin)
@@ -219,7 +224,7 @@ def normal(given: dict, origin: str) -> dict:
                 raise ConfigError(KEY, origin, f"the id {token['id']} of {token['content']!r} is another token's")
             if not token["special"] and model["type"] != "BPE":
                 fix = (
-                    f"the library does not keep the id {token['id']} of {token['content']!r}: ids before it have holes"
+                    f"the id {token['id']} of {token['content']!r} is not kept by the library: ids before it have holes"
                 )
                 raise ConfigError(KEY, origin, fix)
             model["vocab"][token["content"]] = token["id"]

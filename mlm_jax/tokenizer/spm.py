@@ -88,7 +88,7 @@ class SentencePiece:
         """See `Tokenizer.encode_around`; parts: cleaned."""
         ids: list[int] = []
         for number, part in enumerate(parts):
-            processor = self._prefixed(part.startswith(" ")) if number else self._processor
+            processor = self._prefixed(part.startswith((" ", SPACE))) if number else self._processor
             ids += [self.roles["mask"]] * (number > 0) + processor.encode(part.strip(" "))
         return ids
 

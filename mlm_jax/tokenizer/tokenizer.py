@@ -52,8 +52,8 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """From one of the files in KINDS, or a folder that holds one. Raises ConfigError.
 
-        A file's kind is told by its name: `*.json`, `*.txt`, any other a SentencePiece model. `tokenizer_config.json`
-        and `special_tokens_map.json` beside the first two are read too.
+        A file's kind is told by its name: `*.json`, `*.txt`, any other a SentencePiece model. The files of `hub.BESIDE`
+        beside the first two are read too.
         """
         path, file = Path(path), _main_file(Path(path))
         kind = {".json": hub.JSON, ".txt": hub.VOCAB}.get(file.suffix, MODEL)
