@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
-from mlm_jax import sharding, tree
-from mlm_jax.config import MeshConfig, ModelConfig, is_local, resolve
+from mlm_jax import tree
+from mlm_jax.config import ModelConfig, is_local, resolve
 from mlm_jax.models import build
 from mlm_jax.models.attention import angles, turn
 from mlm_jax.models.encoder import Stack
@@ -255,25 +254,3 @@ def test_gradients_of_packed_texts_are_those_of_texts_alone():
     for (path, got), want in zip(tree.leaves(gradient(params, packed)), jax.tree.leaves(gradient(params, alone))):
         assert np.abs(want).max() > 0, path
         np.testing.assert_allclose(got, want, atol=3e-4, rtol=1e-4, err_msg=path)
-
-
-def test_eight_devices_compute_what_one_does():
-    config = dataclasses.replace(SMALL, hidden=32, dropout=0.1, attention_dropout=0.1)
-    model = build(config, VOCAB)
-    batch = batches.random_batch(5, 8, 24, VOCAB)
-    rows, at = jax.random.split(key(8), 8), jnp.zeros((8, 2), int)
-
-    def hidden(params, batch, rows):
-        return model.apply(params, batch, at=at, row_keys=rows).hidden
-
-    params = jax.jit(model.init)(key())
-    want = jax.jit(hidden)(params, batch, rows)
-    mesh, rules = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2}), MeshConfig()
-    where = sharding.shardings(mesh, params, rules)
-    assert where["body"]["1"]["ffn"]["gate"]["kernel"].spec == P(None, "fsdp", "tensor")
-    assert where["norm"]["scale"].spec == P(None)
-    with sharding.activate(mesh, rules):
-        spread = jax.device_put(params, where)
-        batch, rows = jax.device_put((batch, rows), sharding.batch_sharding(mesh))
-        got = jax.jit(hidden)(spread, batch, rows)
-    np.testing.assert_allclose(got, want, atol=1e-5)
