@@ -1,4 +1,6 @@
 import dataclasses
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +127,15 @@ def test_roberta_has_room_for_the_positions_behind_the_padding_id():
             check(changed(Config(), model=dataclasses.replace(model, max_positions=rows - 1)), 8)
     with pytest.raises(ConfigError, match=r"config.model.padding_id = 1: \[PAD\] of the tokenizer has the id 0"):
         check(changed(Config(), model=ModelConfig(family="roberta", max_positions=514)), 8, 1, MANIFEST)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "configs").glob("*.py")), ids=lambda path: path.stem
+)
+def test_shipped_configs_hold_on_eight_devices(path):
+    config = runpy.run_path(str(path))["get_config"]()
+    assert check(config, 8).rows_per_device >= 8
+    assert f"configs/{path.name}" in path.read_text(encoding="utf-8")
 
 
 def test_batch_that_does_not_divide_names_the_nearest():

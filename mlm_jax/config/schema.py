@@ -123,7 +123,7 @@ class ModelConfig:
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float = 0.1
-    attention_dropout: float = 0.1
+    attention_dropout: float = 0.1  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
     unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 

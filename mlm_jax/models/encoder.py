@@ -91,11 +91,11 @@ def assemble(
         def of(kind: _Part, where: int | slice) -> Params:
             return kind.own(jax.tree.map(lambda leaf: leaf[where], layers))
 
-        places = range(stack.first, stack.first + stack.size if stack.groups else 0)
+        grouped = range(stack.first, stack.first + stack.size if stack.groups else 0)  # depths of the first group
         params = {
             "embeddings": draw("embeddings", 0),
             "first": {str(i): of(kinds[i], i) for i in range(stack.first)},
-            "body": {str(i - stack.first): of(kinds[i], slice(i, stack.before_last, stack.size)) for i in places},
+            "body": {str(i - stack.first): of(kinds[i], slice(i, stack.before_last, stack.size)) for i in grouped},
             "last": {str(i): of(kind, stack.before_last + i) for i, kind in enumerate(last)},
             "head": draw("head", 1),
         }
