@@ -6,6 +6,7 @@ its tail fails against that list, and the newest one that passes is taken.
 """
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import json
 import logging as std_logging
@@ -217,13 +218,19 @@ class Checkpoints:
         Raises ConfigError that names the first paths that differ, with both shapes.
         """
         folder = folder_of(self.workdir, step)
-        found = differences(ocp.metadata(folder).metadata, abstract)
+        saved = ocp.metadata(folder).metadata
+        found = differences(saved, abstract)
         if found:
             shown = found[:MOST_DIFFERENCES]
             rest = [f"and {len(found) - len(shown)} more"] if len(found) > len(shown) else []
             fix = "\n  ".join(["does not fit the state of this run:", *shown, *rest])
             raise ConfigError("workdir", str(folder), fix)
-        return ocp.load(folder, abstract)
+        if not dataclasses.is_dataclass(abstract):
+            return ocp.load(folder, abstract)
+        # a part without leaves that an older version did not have stays as it is
+        parts = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
+        loaded = ocp.load(folder, {name: part for name, part in parts.items() if name in saved})
+        return dataclasses.replace(abstract, **loaded)
 
 
 def differences(saved: tree.PyTree, wanted: tree.PyTree) -> list[str]:
