@@ -5,6 +5,7 @@ The table of logical axes belongs to the code, the rules from logical to mesh ax
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Iterator
 
 import jax
@@ -32,6 +33,7 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?ffn/down/bias", (None,)),
     (r"(.*/)?head/dense/kernel", ("width", None)),
     (r"(.*/)?head/dense/bias", (None,)),
+    (r"(.*/)?head/decoder/table", ("vocab", "width")),
     (r"(.*/)?head/bias", ("vocab",)),
     (r"feedback/surprisal", (None,)),
 )
@@ -88,6 +90,14 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
         return x
     table = {"batch": BATCH_AXES, **dict(_RULES.get())}
     return jax.lax.with_sharding_constraint(x, P(*(table.get(axis) if axis else None for axis in axes)))
+
+
+def parts(axis: str) -> int:
+    """How many devices share a logical axis (`batch`, or one of the rules'); 1 outside a mesh."""
+    table = {"batch": BATCH_AXES, **dict(_RULES.get())}
+    mesh_axes = (table[axis],) if isinstance(table.get(axis), str) else table.get(axis, ())
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return math.prod(sizes.get(name, 1) for name in mesh_axes)
 
 
 def at_use(subtree: tree.PyTree, prefix: str, dtype: jax.typing.DTypeLike) -> tree.PyTree:

@@ -120,11 +120,13 @@ class ModelConfig:
     )
     rotary_base: float | None = None  # of global layers
     rotary_local_base: float | None = None
+    tied: bool = True  # the word table is the decoder of the head, too; False: the decoder is a table of its own
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float = 0.1
     attention_dropout: float = 0.1  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
+    logits_mib: int = 0  # most MiB of float32 logits that a device holds at once; 0: 64 on a CPU, 512 on accelerators
     unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 
 
@@ -192,7 +194,7 @@ class Config:
     accumulation: int = 1
     row_length: int = 512
     # folder of a model to begin with, of the hub format or of a run: its weights and architecture (model.* but dropout,
-    # dtype and unroll) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
+    # dtype, logits_mib and unroll) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
     init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
