@@ -32,25 +32,26 @@ THEIRS = {
     | dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0),
 }
 FAMILIES = pytest.mark.parametrize("family", MODELS)
+TIED = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 
 
-def config_of(family: str) -> ModelConfig:
+def config_of(family: str, tied: bool) -> ModelConfig:
     sizes = {"layers": 4, "width": 32, "heads": 4, "hidden": 48} | OURS[family]
-    return ModelConfig(family=family, dropout=0.0, attention_dropout=0.0, **sizes)
+    return ModelConfig(family=family, tied=tied, dropout=0.0, attention_dropout=0.0, **sizes)
 
 
-def hub_config_of(family: str) -> dict:
+def hub_config_of(family: str, tied: bool) -> dict:
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
-    return {"vocab_size": VOCAB} | sizes | THEIRS[family]
+    return {"vocab_size": VOCAB, "tie_word_embeddings": tied} | sizes | THEIRS[family]
 
 
-def assert_the_logits_agree(family: str, model: object, params: dict, given: dict) -> None:
+def assert_the_logits_agree(config: ModelConfig, model: object, params: dict, given: dict) -> None:
     """Ours from rows with padding, and from one row that holds all texts."""
     with torch.no_grad():
         theirs = model(**given).logits.numpy()[given["attention_mask"].numpy() > 0]
     assert np.abs(theirs).max() > 3
     given = {name: array.numpy().astype(np.int32) for name, array in given.items()}
-    network = build(config_of(family), VOCAB)
+    network = build(config, VOCAB)
 
     @jax.jit
     def logits(params, batch):
@@ -61,17 +62,20 @@ def assert_the_logits_agree(family: str, model: object, params: dict, given: dic
         assert np.abs(theirs - ours).max() < 1e-4
 
 
+@TIED
 @FAMILIES
-def test_a_model_of_theirs_here(family):
-    model = random_model(2, family, **hub_config_of(family))
+def test_a_model_of_theirs_here(family, tied):
+    """Where nothing is tied, their two biases of the decoder differ, and they compute with one of them."""
+    model, config = random_model(2, family, **hub_config_of(family, tied)), config_of(family, tied)
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    params = convert.from_hub(tensors, config_of(family), VOCAB)
-    assert_the_logits_agree(family, model, params, random_input(3, family, VOCAB, LENGTHS[family]))
+    params = convert.from_hub(tensors, config, VOCAB)
+    assert_the_logits_agree(config, model, params, random_input(3, family, VOCAB, LENGTHS[family]))
 
 
+@TIED
 @FAMILIES
-def test_a_model_of_ours_there(family, tmp_path):
-    random, config = np.random.default_rng(4), config_of(family)
+def test_a_model_of_ours_there(family, tied, tmp_path):
+    random, config = np.random.default_rng(4), config_of(family, tied)
     there_and_back = functools.partial(convert.from_hub, config=config, vocab_size=VOCAB)
     names = convert.to_hub(build(config, VOCAB).init(jax.random.key(0, impl="threefry2x32")), config, VOCAB)
     tensors = {
@@ -82,9 +86,9 @@ def test_a_model_of_ours_there(family, tmp_path):
     exported = convert.to_hub(params, config, VOCAB)
     safetensors_numpy.save_file(exported, tmp_path / "model.safetensors", metadata={"format": "pt"})
     hub_config, hub_model = MODELS[family]
-    hub_config(**hub_config_of(family)).save_pretrained(tmp_path)
+    hub_config(**hub_config_of(family, tied)).save_pretrained(tmp_path)
     model, report = hub_model.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
-    assert_the_logits_agree(family, model.eval(), params, random_input(5, family, VOCAB, LENGTHS[family]))
+    assert_the_logits_agree(config, model.eval(), params, random_input(5, family, VOCAB, LENGTHS[family]))
     back = there_and_back({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     jax.tree.map(np.testing.assert_array_equal, back, params)
