@@ -126,7 +126,7 @@ class ModelConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
-    logits_mib: int = 0  # most MiB of float32 logits that a device holds at once; 0: 64 on a CPU, 512 on accelerators
+    logits_mib: int = 0  # most MiB of float32 logits that a device holds at once; 0: 32 on a CPU, 512 on accelerators
     unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 
 

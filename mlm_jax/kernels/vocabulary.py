@@ -39,12 +39,12 @@ def logits(decoding: Decoding) -> Float[Array, "*b v"]:
 def piece_mib(given: int) -> int:
     """MiB of float32 logits that a device holds at most at once; given: 0 for a value by the kind of device.
 
-    64 on a CPU, where it is the fastest or near to it, see benchmarks/RESULTS.md. 512 elsewhere, which is not measured:
+    32 on a CPU, which is as fast as larger pieces, see benchmarks/RESULTS.md. 512 elsewhere, which is not measured:
     each piece reads and writes the float32 gradient of the whole table, 8 v d bytes beside 6 n v d operations for its n
     positions; with 4096 of them, 512 MiB at 32k ids, that is about 5 % of the time of the products on an accelerator
     that does 150 to 250 operations in the time of a byte.
     """
-    return given or (64 if jax.default_backend() == "cpu" else 512)
+    return given or (32 if jax.default_backend() == "cpu" else 512)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
