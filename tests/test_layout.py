@@ -26,6 +26,7 @@ ARRAYS += [
     "state",
     "checkpoint",
     "step",
+    "plan",
     "evaluate",
     "samples",
     "console",
