@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Key
 
-from mlm_jax import data, masking, records
+from mlm_jax import masking
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config, ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
@@ -27,7 +26,6 @@ FEW = 5  # tokens more or less are never a doubt
 LEAST_TOKENS = 4  # asked for in a row, on average; below, the word that every row gets raises the rate
 MOST_ROWS = 1024  # of a step that are audited
 MOST_PAIRS = 256  # of neighbouring rows in a batch
-LOOKED_AT = 256  # rows of a corpus that are asked for the marks of words, sentences and so on
 LEAST_ROWS = 32  # below, no statement on rates is made
 POSITIONS = 10  # bins of the place in a segment
 LONGEST_WORD = 6  # longer ones are counted with these
@@ -227,28 +225,25 @@ class Audit:
         return lines
 
 
-# what a unit is cut by -> the bit of the rows, and what it marks
+# what a unit is cut by -> the marks of the rows that it needs, and how to get them
+OTHER_ROWS = "or other rows"
 MARKS = {
-    "word": (records.WORD_START, "words"),
-    "span": (records.WORD_START, "words"),
-    "ngram": (records.WORD_START, "words"),
-    "phrase": (records.PHRASE_JOIN, "phrases"),
-    "sentence": (records.SENTENCE_START, "sentences"),
-    "paragraph": (records.PARAGRAPH_START, "paragraphs"),
+    "word": ("word_starts", "words", OTHER_ROWS),
+    "span": ("word_starts", "words", OTHER_ROWS),
+    "ngram": ("word_starts", "words", OTHER_ROWS),
+    "phrase": ("phrase_joins", "phrases", "or prepare rows with config.data.collocations, such as 10_000"),
+    "sentence": ("sentence_starts", "sentences", OTHER_ROWS),
+    "paragraph": ("paragraph_starts", "paragraphs", OTHER_ROWS),
 }
 
 
-def check_rows(folder: str | Path, manifest: dict, config: MaskConfig) -> None:
-    """Raises ConfigError where the unit needs marks that the rows do not have, by a look at the first ones."""
-    shards = data.Shards(folder, manifest, "train")
-    ends = np.cumsum(shards.rows)
-    rows = np.concatenate([np.arange(end - n, end - n + min(LOOKED_AT, n)) for n, end in zip(shards.rows, ends)])
-    flags = shards.batch(np.stack([rows, np.zeros_like(rows)], axis=1)).flags
+def check_rows(manifest: dict, config: MaskConfig) -> None:
+    """Raises ConfigError where the unit needs marks that, as their manifest counts, no training row has."""
     levels = [name for name, weight in config.levels if weight] if config.unit == "hierarchical" else []
     for unit in [config.unit, *levels]:
-        bit, what = MARKS.get(unit, (0, ""))
-        if bit and not (flags & bit).any():
-            fix = f"the rows mark no {what} ({len(rows)} of them looked at); choose another unit, or other rows"
+        flag, what, otherwise = MARKS.get(unit, ("", "", ""))
+        if flag and not manifest["flags"][flag]:
+            fix = f"the rows mark no {what}; choose another unit, {otherwise}"
             raise ConfigError("config.mask.levels" if unit in levels else "config.mask.unit", unit, fix)
 
 

@@ -6,6 +6,7 @@ its tail fails against that list, and the newest one that passes is taken.
 """
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import json
 import logging as std_logging
@@ -19,8 +20,9 @@ from absl import logging
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from mlm_jax import records, tree
-from mlm_jax.config import Config, ConfigError, SaveError, load
+from mlm_jax import convert, records, tree
+from mlm_jax.config import Config, ConfigError, SaveError, hub, load
+from mlm_jax.convert.files import read_tensors
 from mlm_jax.models import Model, build
 from mlm_jax.tokenizer import Tokenizer
 
@@ -104,11 +106,25 @@ def load_config(path: str | Path) -> Config:
 def load_model(
     path: str | Path, step: int | None = None, sharding: jax.sharding.Sharding | None = None
 ) -> tuple[Model, tree.PyTree, Tokenizer]:
-    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step.
+    """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step; or of a hub folder.
 
-    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is no workdir, or
-    has no such checkpoint.
+    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is neither, or has
+    no such checkpoint.
     """
+    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    if hub.is_hub(path):
+        if step is not None:
+            raise ConfigError("--step", step, f"{path} is a model of the hub format, which has one state")
+        config, vocab_size = hub.read_config(path)
+        model, tokenizer = build(config, vocab_size), Tokenizer.load(path)
+        try:
+            params = convert.from_hub(read_tensors(path), config, vocab_size)
+        except ValueError as error:
+            raise ConfigError("path", str(path), str(error)) from None
+        if tokenizer.size > vocab_size:
+            fix = f"has {vocab_size:,} rows in its word table, and its tokenizer {tokenizer.size:,} ids"
+            raise ConfigError("path", str(path), fix)
+        return model, jax.device_put(params, sharding), tokenizer
     workdir = Path(path)
     config = load_config(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer")
@@ -118,7 +134,6 @@ def load_model(
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
     if step is not None and (found_wrong := problem(folder_of(workdir, step))):
         raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
-    sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     model = build(config.model, config.model.vocab_size or tokenizer.size)
     return model, read_part(workdir, found, "params", sharding), tokenizer
 
@@ -203,13 +218,19 @@ class Checkpoints:
         Raises ConfigError that names the first paths that differ, with both shapes.
         """
         folder = folder_of(self.workdir, step)
-        found = differences(ocp.metadata(folder).metadata, abstract)
+        saved = ocp.metadata(folder).metadata
+        found = differences(saved, abstract)
         if found:
             shown = found[:MOST_DIFFERENCES]
             rest = [f"and {len(found) - len(shown)} more"] if len(found) > len(shown) else []
             fix = "\n  ".join(["does not fit the state of this run:", *shown, *rest])
             raise ConfigError("workdir", str(folder), fix)
-        return ocp.load(folder, abstract)
+        if not dataclasses.is_dataclass(abstract):
+            return ocp.load(folder, abstract)
+        # a part without leaves that an older version did not have stays as it is
+        parts = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
+        loaded = ocp.load(folder, {name: part for name, part in parts.items() if name in saved})
+        return dataclasses.replace(abstract, **loaded)
 
 
 def differences(saved: tree.PyTree, wanted: tree.PyTree) -> list[str]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from mlm_jax import flops
-from mlm_jax.config import Config, Derived, MaskConfig
+from mlm_jax.config import Config, Derived, MaskConfig, resolve
 from mlm_jax.metrics import duration, short
 from mlm_jax.timing import percentiles
 
@@ -78,7 +78,11 @@ def rates_by_layer(rates: list[tuple]) -> list[str]:
 
 
 def print_config(config: Config, derived: Derived, rates: list[tuple]) -> str:
-    """The whole config, all derived numbers, and every parameter's peak learning rate and decay, as JSON."""
+    """The whole config, all derived numbers, and every parameter's peak learning rate and decay, as JSON.
+
+    Switches of the model that the config leaves to its family are shown as the family has them.
+    """
+    config = dataclasses.replace(config, model=resolve(config.model))
     table = {path: {"learning_rate": rate, "weight_decay": decay, "values": size} for path, rate, decay, size in rates}
     shown = {"config": dataclasses.asdict(config), "derived": dataclasses.asdict(derived), "parameters": table}
     return json.dumps(shown, indent=2)

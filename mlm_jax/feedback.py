@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from mlm_jax import masking
 from mlm_jax.batch import Batch, Masked
@@ -20,6 +20,7 @@ from mlm_jax.models import Model
 from mlm_jax.tokenizer import Vocabulary, unigram_losses
 
 Feedback = dict[str, Array]
+LEAST = 1e-6  # importance below counts as that
 
 
 def start(model: Model, vocabulary: Vocabulary, config: MaskConfig) -> dict[str, np.ndarray]:
@@ -95,16 +96,17 @@ def after_step(feedback: Feedback, losses: Float[Array, "*b m"], masked: Masked,
 def make_mask(model: Model, vocabulary: Vocabulary, config: Config) -> Callable[..., Masked]:
     """`mask(step, key, batch, params, feedback) -> Masked`, as training masks the rows [k,b,t] of step 0, 1, ...
 
-    Importance is measured on the rows as they are, without a mask and without dropout, one microbatch after another.
+    The weight of a token is its importance ** (1 / temperature), as in prioritised sampling (Schaul et al. 2016,
+    "Prioritized experience replay", section 3.3): only ratios count, not the unit. Importance is measured on the rows
+    as they are, without a mask and without dropout, one microbatch after another.
     """
     score = IMPORTANCE[config.mask.importance] if config.mask.priority == "importance" else None
 
     def mask(step: Int[Array, ""] | int, key: Key[Array, ""], batch: Batch, params: dict, feedback: Feedback) -> Masked:
         scores = None
         if score:
-            maskable = masking.maskable(batch.tokens, batch.segments, vocabulary)
-            raw = jax.lax.map(lambda micro: score(model, params, feedback, micro, config.mask), batch)
-            scores = standardised(raw, maskable)
+            importance = jax.lax.map(lambda micro: score(model, params, feedback, micro, config.mask), batch)
+            scores = jnp.log(jnp.maximum(importance, LEAST))
         fed = feedback.get("rate")
         return masking.mask_at(step, config.steps, key, batch, vocabulary, config.mask, scores, fed)
 
@@ -131,24 +133,11 @@ def make_mask_at_start(
     return lambda step, key, batch: of_rows(step, key, batch, params, fed), fed
 
 
-def standardised(scores: Float[Array, "*b t"], maskable: Bool[Array, "*b t"]) -> Float[Array, "*b t"]:
-    """What a score is above the mean of the row's maskable tokens, in their standard deviations; 0 elsewhere.
-
-    So a temperature means the same for every kind of importance, and for every state of the model. A deviation of less
-    than a ten thousandth of the mean counts as that: it may be rounding.
-    """
-    number = jnp.maximum(maskable.sum(-1, keepdims=True), 1)
-    mean = jnp.where(maskable, scores, 0).sum(-1, keepdims=True) / number
-    centred = jnp.where(maskable, scores - mean, 0)
-    deviation = jnp.sqrt(jnp.square(centred).sum(-1, keepdims=True) / number)
-    return centred / jnp.maximum(deviation, jnp.maximum(1e-4 * jnp.abs(mean), 1e-6))
-
-
-# ---- importance: f32[b,t] from (model, params, feedback, batch [b,t], config) ----
+# ---- importance: f32[b,t], at least 0, from (model, params, feedback, batch [b,t], config) ----
 
 
 def _surprisal(model: Model, params: dict, feedback: Feedback, batch: Batch, config: MaskConfig) -> Float[Array, "b t"]:
-    """What the model lost on tokens of this kind of late: those that it does not know yet go first."""
+    """What the model lost on tokens of this kind of late, in nats: those that it does not know yet go first."""
     return feedback["surprisal"][batch.tokens]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from mlm_jax.config import Config, ConfigError
+from mlm_jax.config import Config, ConfigError, with_source
 
 # exit codes; 0: all planned steps are done, 1: anything else
 USER_ERROR = 2  # what the user can mend
@@ -112,6 +112,8 @@ def parse(
         raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
     if rest and not words:
         raise Usage(f"unexpected {rest[0]!r}; flags begin with --")
+    if needs_config:
+        config = with_source(config)
     return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
 
 

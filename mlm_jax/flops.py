@@ -1,14 +1,14 @@
 """Floating-point operations of a training step by formula, peak rates of chips, and model FLOP utilisation.
 
 A matrix product of [m, k] and [k, n] counts 2 m k n operations; what is not a matrix product (norms, softmax, GELU,
-table look-ups, the optimizer) is left out, as is usual. Compilers' own counts do not serve: they count the body of a
-scan over layers once.
+rotary positions, table look-ups, the optimizer) is left out, as is usual, and so is what a kernel computes for keys
+outside of a query's window. Compilers' own counts do not serve: they count the body of a scan over layers once.
 """
 
 import re
 from typing import NamedTuple
 
-from mlm_jax.config import Config, Derived, ModelConfig
+from mlm_jax.config import Config, Derived, ModelConfig, is_local, resolve
 
 
 class Chip(NamedTuple):
@@ -54,16 +54,25 @@ def peak(device_kind: str) -> float | None:
     return None if found is None else found.flops
 
 
-def layer(model: ModelConfig, t: int, q: int) -> int:
-    """Forward pass of one row through a layer whose output is asked for at q of its t positions.
+def attended(t: int, window: int) -> int:
+    """Pairs of query and key of a segment of t tokens, at most window / 2 apart; 0: all pairs."""
+    reach = min(window // 2, t - 1) if window else t - 1
+    return t * t - (t - 1 - reach) * (t - reach)  # without two triangles
 
-    Keys and values are needed at all positions, everything else at those q only; attention reaches all t.
+
+def layer(model: ModelConfig, t: int, q: int, depth: int = 0) -> int:
+    """Forward pass of one row through the layer at `depth`, whose output is asked for at q of its t positions.
+
+    Keys and values are needed at all positions, everything else at those q only. Attention reaches all t in a global
+    layer, and only the keys of the window in a local one (as many as a position has in the mean).
     """
+    model = resolve(model)
     d, f = model.width, model.hidden
     keys_and_values = 2 * (2 * t * d * d)
     queries_and_output = 2 * (2 * q * d * d)
-    attention = 2 * (2 * q * t * d)  # scores, and the weighted sum of the values: all heads together are d wide
-    feed_forward = 2 * (2 * q * d * f)
+    pairs = q * attended(t, model.local_window if is_local(model, depth) else 0) // t
+    attention = 2 * (2 * pairs * d)  # scores, and the weighted sum of the values: all heads together are d wide
+    feed_forward = (3 if model.ffn == "geglu" else 2) * (2 * q * d * f)
     return keys_and_values + queries_and_output + attention + feed_forward
 
 
@@ -74,7 +83,8 @@ def head(model: ModelConfig, m: int, vocab_rows: int) -> int:
 
 def forward(model: ModelConfig, t: int, q: int, m: int, vocab_rows: int) -> int:
     """Forward pass of one row of t tokens: all layers but the last at all positions, the last one at q."""
-    return (model.layers - 1) * layer(model, t, t) + layer(model, t, q) + head(model, m, vocab_rows)
+    before = sum(layer(model, t, t, depth) for depth in range(model.layers - 1))
+    return before + layer(model, t, q, model.layers - 1) + head(model, m, vocab_rows)
 
 
 def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int) -> int:

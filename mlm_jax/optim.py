@@ -42,8 +42,8 @@ def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
     """Learning rate of a layer path as a multiple of `learning_rate`.
 
     With `groups`, the first pattern that matches the whole path; a path without one is an error. Otherwise
-    layer_decay ** distance, the distance from the head being 0 for the head, 1 for the last layer, and
-    layers + 1 for the embeddings; a table that the head shares with the embeddings has the embeddings' rate.
+    layer_decay ** distance, the distance from the head being 0 for the head and the norm below it, 1 for the last
+    layer, and layers + 1 for the embeddings; a table that the head shares with the embeddings has the embeddings' rate.
     """
     if config.groups:
         try:
@@ -51,7 +51,7 @@ def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
         except KeyError as error:
             raise ConfigError("config.optimizer.groups", config.groups, str(error.args[0])) from None
     part, *rest = path.split("/")
-    distance = {"head": 0, "embeddings": layers + 1}[part] if part != "layers" else layers - int(rest[0])
+    distance = {"head": 0, "norm": 0, "embeddings": layers + 1}[part] if part != "layers" else layers - int(rest[0])
     return config.layer_decay**distance
 
 
@@ -70,7 +70,7 @@ def table(params: dict, config: OptimizerConfig) -> list[tuple[str, float, float
             rate = config.learning_rate * rate_factor(path, layers, config)
             size = int(np.prod(leaves[name].shape)) // len(paths.paths)
             rows.append((path, rate, config.weight_decay * decays(path), size))
-    order = {"embeddings": -1, "head": layers}
+    order = {"embeddings": -1, "norm": layers, "head": layers + 1}
     return sorted(rows, key=lambda row: _depth(row[0], order))
 
 

@@ -24,6 +24,7 @@ MEANINGS = {MASKED: "[MASK] stands there", RANDOM: "another token stands there",
 # without colour: what stands around a token that is predicted; brackets that hardly any text has
 BRACKETS = {MASKED: ("⟦", "⟧"), RANDOM: ("⟪", "⟫"), KEPT: ("⟨", "⟩")}
 COLORS = {MASKED: "\x1b[30;44m", RANDOM: "\x1b[30;43m", KEPT: "\x1b[30;42m", SPECIAL: "\x1b[2m"}
+TIE = "‿"  # between the words of a phrase
 END = "\x1b[0m"
 
 
@@ -37,17 +38,25 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True)
+class Word:
+    """A word's pieces, and whether it continues the phrase of the word before."""
+
+    pieces: list[Piece]
+    joins: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
-    """A row under one mask. segments: words, each a list of pieces; padding: places without a token."""
+    """A row under one mask. segments: the words of each; padding: places without a token."""
 
     row: int
     visit: int
     maskable: int
-    segments: list[list[list[Piece]]]
+    segments: list[list[Word]]
     padding: int
 
     def count(self, kind: str) -> int:
-        return sum(piece.kind == kind for segment in self.segments for word in segment for piece in word)
+        return sum(piece.kind == kind for segment in self.segments for word in segment for piece in word.pieces)
 
 
 def rows(
@@ -74,8 +83,9 @@ def rows(
     found = []
     for i, (row, visit) in enumerate(asked):
         kinds = _kinds(batch.tokens[i], inputs[i], selected[i], maskable[i], vocabulary.mask)
-        pieces = [_piece(tokenizer.pieces, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
-        segments = _segments(pieces, batch.segments[i], np.asarray(batch.word_starts[i]))
+        pieces = [_piece(tokenizer.shown, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
+        marks = np.asarray(batch.word_starts[i]), np.asarray(batch.phrase_joins[i])
+        segments = _segments(pieces, batch.segments[i], *marks)
         found.append(Row(int(row), int(visit), int(maskable[i].sum()), segments, int((batch.segments[i] == 0).sum())))
     return found
 
@@ -90,17 +100,30 @@ def _piece(pieces: Sequence[str], kind: str, token: SupportsInt, stands: Support
     return Piece(kind, pieces[int(token)], pieces[int(stands)] if kind == RANDOM else "")
 
 
-def _segments(pieces: list[Piece], segments: np.ndarray, word_starts: np.ndarray) -> list[list[list[Piece]]]:
-    """Pieces by segment and word; a special token is a word of its own."""
-    found: list[list[list[Piece]]] = [[] for _ in range(int(segments.max(initial=0)))]
-    for piece, segment, starts in zip(pieces, segments, word_starts):
+def _segments(
+    pieces: list[Piece], segments: np.ndarray, word_starts: np.ndarray, phrase_joins: np.ndarray
+) -> list[list[Word]]:
+    """Words by segment; a special token is a word of its own, and none continues a phrase across it."""
+    found: list[list[Word]] = [[] for _ in range(int(segments.max(initial=0)))]
+    for piece, segment, starts, joins in zip(pieces, segments, word_starts, phrase_joins):
         if not segment:
             continue
         words = found[segment - 1]
-        if starts or not words or SPECIAL in (piece.kind, words[-1][-1].kind):
-            words.append([])
-        words[-1].append(piece)
+        alone = not words or SPECIAL in (piece.kind, words[-1].pieces[-1].kind)
+        if starts or alone:
+            words.append(Word([], bool(starts and joins and not alone)))
+        words[-1].pieces.append(piece)
     return found
+
+
+def _phrases(words: list[Word]) -> list[list[Word]]:
+    """The words in groups that belong together."""
+    groups: list[list[Word]] = []
+    for word in words:
+        if not word.joins:
+            groups.append([])
+        groups[-1].append(word)
+    return groups
 
 
 def _readable(text: str) -> str:
@@ -123,15 +146,19 @@ def summary(row: Row) -> str:
 
 
 def terminal(found: list[Row], color: bool) -> str:
-    """The rows as text; a word's pieces are joined by a dot. color: by colours, else by brackets."""
+    """The rows as text; a word's pieces are joined by a dot, a phrase's words by a tie. color: else by brackets."""
     legend = ", ".join(f"{_mark(Piece(kind, kind), color)} {meaning}" for kind, meaning in MEANINGS.items())
     lines = [legend]
     for row in found:
         lines += ["", summary(row)]
         for number, segment in enumerate(row.segments, start=1):
-            words = ("·".join(_mark(piece, color) for piece in word) for word in segment)
-            lines.append(f"  {number}  {' '.join(words)}")
+            phrases = (TIE.join(_shown(word, color) for word in phrase) for phrase in _phrases(segment))
+            lines.append(f"  {number}  {' '.join(phrases)}")
     return "\n".join(lines)
+
+
+def _shown(word: Word, color: bool) -> str:
+    return "·".join(_mark(piece, color) for piece in word.pieces)
 
 
 def _mark(piece: Piece, color: bool) -> str:
@@ -150,6 +177,7 @@ RULES = """
 .segment{font-size:16px;line-height:2;margin:0;padding:6px 0;border-top:1px solid var(--line);overflow-wrap:anywhere}
 .word{display:inline-block;margin:0 3px;border-bottom:1px solid var(--line)}
 .word bdi+bdi{border-left:1px dotted var(--ink);margin-left:1px;padding-left:1px}
+.phrase{border:1px solid var(--line);border-radius:4px;padding:2px 0}
 .special{color:var(--ink);font-size:12px}
 .masked{background:#cfe0f5;color:#0b2c52;text-decoration:line-through}
 .random{background:#fbe3b4;color:#5a3d00}
@@ -164,7 +192,7 @@ def html(found: list[Row], title: str, about: str) -> str:
     legend = join(
         *(tag("span", tag("bdi", kind, class_=kind), f" {MEANINGS[kind]}") for kind in MEANINGS), between=" · "
     )
-    note = f"Words are underlined, pieces within a word divided by dots. {about}"
+    note = f"Words are underlined, pieces within a word divided by dots. Phrases have a frame. {about}"
     body = tag("body", tag("h1", title), tag("p", legend), tag("p", note, class_="note"), *map(_article, found))
     head = join(
         tag("meta", charset="utf-8"),
@@ -178,13 +206,19 @@ def html(found: list[Row], title: str, about: str) -> str:
 
 def _article(row: Row) -> Html:
     segments = (
-        tag("p", join(*map(_word, segment), between=" "), class_="segment", dir="auto") for segment in row.segments
+        tag("p", join(*map(_phrase, _phrases(segment)), between=" "), class_="segment", dir="auto")
+        for segment in row.segments
     )
     return tag("section", tag("h2", summary(row)), *segments, class_="row")
 
 
-def _word(word: list[Piece]) -> Html:
-    return tag("span", *map(_token, word), class_="word")
+def _phrase(words: list[Word]) -> Html:
+    shown = join(*map(_word, words), between=" ")
+    return tag("span", shown, class_="phrase") if len(words) > 1 else shown
+
+
+def _word(word: Word) -> Html:
+    return tag("span", *map(_token, word.pieces), class_="word")
 
 
 def _token(piece: Piece) -> Html:

@@ -9,11 +9,18 @@ import numpy as np
 
 from mlm_jax.config import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
-# Bits of a token's flags byte.
+# Bits of a token's flags byte. PHRASE_JOIN: a word start that continues the phrase before.
 WORD_START, SENTENCE_START, PARAGRAPH_START, PHRASE_JOIN, SECOND_OF_PAIR = 1, 2, 4, 8, 16
+
+FLAGS = {  # what the manifest counts -> its bit
+    "word_starts": WORD_START,
+    "sentence_starts": SENTENCE_START,
+    "paragraph_starts": PARAGRAPH_START,
+    "phrase_joins": PHRASE_JOIN,
+}
 
 NO_SEGMENT = 0xFFFF  # start of a segment that a row does not have
 NO_LABEL = -1

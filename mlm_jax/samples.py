@@ -69,7 +69,7 @@ def make_samples(
 
     def samples(params: dict) -> Samples:
         found = jax.device_get(guess(params, batch, at))
-        return [_described(text, tokenizer.pieces, *best) for text, *best in zip(texts, *found)]
+        return [_described(text, tokenizer.shown, *best) for text, *best in zip(texts, *found)]
 
     return samples
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key
@@ -56,4 +57,22 @@ def _init(model: Model, optimizer: optax.GradientTransformation, key: Key[Array,
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if leaf.dtype != jnp.float32:
             raise TypeError(f"parameter {path} is {leaf.dtype}; master weights are float32")
-    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), jax.tree.map(jnp.asarray, feedback or {}))
+    return _new(params, optimizer, feedback)
+
+
+def begin(params: dict, optimizer: optax.GradientTransformation, target: State, feedback: dict | None = None) -> State:
+    """A new state with these parameters, host arrays, each of which goes to where its part of `target` lies."""
+
+    def place(leaf, where: jax.ShapeDtypeStruct) -> jax.Array:
+        leaf = np.asarray(leaf, np.float32)
+        return jax.make_array_from_callback(leaf.shape, where.sharding, lambda index: leaf[index])
+
+    placed = jax.tree.map(place, params, target.params)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, target)
+
+    return jax.jit(lambda params: _new(params, optimizer, feedback), out_shardings=shardings)(placed)
+
+
+def _new(params: dict, optimizer: optax.GradientTransformation, feedback: dict | None) -> State:
+    fed = jax.tree.map(jnp.asarray, feedback or {})
+    return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), fed)

@@ -10,20 +10,20 @@ SPACES = ("Zs", "Zl", "Zp")
 DROPPED = ("Cc", "Cf", "Cs", "Co")
 
 
+def cleaned(char: str) -> str:
+    """What stands for a character: a space, nothing, or itself."""
+    category = unicodedata.category(char)
+    if char in "\t\n\r" or category in SPACES:
+        return " "
+    return "" if category in DROPPED or char == "\ufffd" else char
+
+
 class _Cleaning(dict):
     """Code point -> what stands for it, filled as characters are met."""
 
-    def __missing__(self, code: int) -> str | int | None:
-        char = chr(code)
-        category = unicodedata.category(char)
-        if char in "\t\n\r" or category in SPACES:
-            kept = " "
-        elif category in DROPPED or char == "\ufffd":
-            kept = None
-        else:
-            kept = code
-        self[code] = kept
-        return kept
+    def __missing__(self, code: int) -> str:
+        self[code] = cleaned(chr(code))
+        return self[code]
 
 
 _cleaning = _Cleaning()

@@ -136,6 +136,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
     from mlm_jax.evaluate import make_evaluation
+    from mlm_jax.initial import params_from
     from mlm_jax.models import build
     from mlm_jax.samples import make_samples
     from mlm_jax.tokenizer import Tokenizer
@@ -143,9 +144,13 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     first = jax.process_index() == 0
     progress = metrics.Progress(config.steps, active=first)
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
+    saved = {} if checkpoints.latest is None else read_meta(workdir, checkpoints.latest)
+    if checkpoints.latest is not None and "rows_read" not in saved:
+        fix = "holds an imported model; begin a run in another folder, with --config.init_from of this one"
+        raise ConfigError("workdir", str(workdir), fix)
     folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-    check_rows(folder, manifest, config.mask)
+    check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
 
@@ -162,12 +167,15 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     done, rows_read, spent = 0, 0, {}
     if checkpoints.latest is None:
         with sharding.activate(mesh, config.mesh):
-            now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
+            if config.init_from:
+                params = params_from(config.init_from, model, tokenizer, progress.message)
+                now = state.begin(params, optimizer, target, fed)
+            else:
+                now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
     else:
         done = checkpoints.latest
         if done > config.steps:
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
-        saved = read_meta(workdir, done)
         rows_read, spent = position(saved, facts, workdir), saved.get("spent", {})
         now = checkpoints.restore(done, target)
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")

@@ -22,14 +22,17 @@ def keys(number: int) -> jax.Array:
     return jax.random.split(jax.random.key(0, impl="threefry2x32"), number)
 
 
-def oracle(query, key, value, query_segments, key_segments):
-    """One query at a time, over the keys that it may see and no others; padding queries stay zero."""
+def oracle(query, key, value, query_segments, key_segments, reach=10**6):
+    """One query at a time, over the keys that it may see and no others; padding queries stay zero.
+
+    reach: places to either side. In a segment, that is a distance in the row.
+    """
     out = np.zeros_like(query)
     for b, q, h in np.ndindex(query.shape[:3]):
         segment = query_segments[b, q]
         if segment == 0:
             continue
-        seen = [s for s in range(key.shape[1]) if key_segments[b, s] == segment]
+        seen = [s for s in range(key.shape[1]) if key_segments[b, s] == segment and abs(s - q) <= reach]
         scores = np.array([query[b, q, h] @ key[b, s, h] for s in seen]) / np.sqrt(query.shape[-1])
         weights = np.exp(scores) / np.exp(scores).sum()
         out[b, q, h] = sum(weight * value[b, s, h] for weight, s in zip(weights, seen))
@@ -42,6 +45,76 @@ def test_attend_is_what_loops_compute():
     want = oracle(*map(np.asarray, (query, key, value, SEGMENTS, SEGMENTS)))
     real = np.asarray(SEGMENTS) > 0
     np.testing.assert_allclose(np.asarray(got)[real], want[real], atol=1e-6)
+
+
+def packed(seed, t, longest):
+    """Segments and positions of two rows of t places: texts of 1 to `longest` tokens, then some padding."""
+    random, rows = np.random.default_rng(seed), []
+    for _ in range(2):
+        lengths = random.integers(1, longest + 1, t)
+        row = np.repeat(np.arange(1, t + 1), lengths)[: t - random.integers(0, 9)]
+        rows.append(np.pad(row, (0, t - row.size)))
+    segments = np.array(rows)
+    begins = np.concatenate([np.ones((2, 1), bool), segments[:, 1:] != segments[:, :-1]], 1)
+    place = np.arange(t)
+    positions = (place - np.maximum.accumulate(np.where(begins, place, 0), 1)) * (segments > 0)
+    return jnp.asarray(segments), jnp.asarray(positions)
+
+
+WINDOWS = [  # t, longest text, window: blocks of 16 but in the last two
+    (49, 80, 2),
+    (50, 9, 4),
+    (64, 40, 30),
+    (97, 97, 32),
+    (121, 200, 40),
+    (200, 60, 64),
+]
+
+
+@pytest.mark.parametrize("t, longest, window", WINDOWS)
+def test_a_window_in_blocks_is_what_loops_compute(t, longest, window):
+    """And so are the gradients of the reference, which takes part in the comparison by not being aligned."""
+    query, key, value, weight = draws(t, *[(2, t, 2, 4)] * 4)
+    segments, positions = packed(t, t, longest)
+    real = np.asarray(segments) > 0
+    options = {"query_segments": segments, "key_segments": segments}
+    options |= {"query_positions": positions, "key_positions": positions, "window": window}
+    want = oracle(*map(np.asarray, (query, key, value, segments, segments)), reach=window // 2)
+    found = {}
+    for aligned in (False, True):
+
+        @jax.jit
+        def both(*x, aligned=aligned):
+            def total(*x):
+                read = attend(*x, **options, aligned=aligned)
+                return (read * weight * real[..., None, None]).sum(), read
+
+            return jax.value_and_grad(total, (0, 1, 2), has_aux=True)(*x)
+
+        (_, read), found[aligned] = both(query, key, value)
+        np.testing.assert_allclose(np.asarray(read)[real], want[real], atol=2e-6)
+    for got, expected in zip(found[True], found[False]):
+        assert np.isfinite(np.asarray(got)).all()
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_blocks_are_taken_where_they_save_and_serve():
+    (query,) = draws(0, (1, 200, 1, 4))
+    place = jnp.arange(200)[None]
+    options = {"query_segments": 1 + 0 * place, "key_segments": 1 + 0 * place, "dropout_rate": 0.1}
+
+    def in_blocks(x, window=64, **more):
+        places = {name: place[:, : x.shape[1]] for name in ("query_positions", "key_positions")}
+        cut = {name: value[:, : x.shape[1]] if hasattr(value, "ndim") else value for name, value in options.items()}
+        text = str(jax.make_jaxpr(lambda x: attend(x, x, x, **cut, **places, window=window, **more))(x))
+        return f"{x.shape[1]},{x.shape[1]}]" not in text  # no square of all pairs
+
+    assert in_blocks(query, aligned=True)
+    assert not in_blocks(query)
+    assert not in_blocks(query, aligned=True, window=0)
+    assert not in_blocks(query, aligned=True, dropout_keys=keys(1))
+    assert not in_blocks(query[:, :96], aligned=True)  # three blocks hold the row
+    assert in_blocks(query[:, :97], aligned=True)
 
 
 def test_two_documents_of_3_and_2_tokens_allow_13_pairs():

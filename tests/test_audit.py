@@ -184,6 +184,7 @@ def test_the_verb(text, tmp_path, capfd):  # noqa: F811
     assert "selected by frequency decile" in capfd.readouterr().out
     assert verb.main([*argv, "--rows=0"]) == 2
     levels = "--config.mask.levels=(('word', 1.0), ('phrase', 1.0))"
+    argv.append(f"--config.data.rows={tmp_path}/rows")  # as they are
     for flags, says in [
         (["--config.mask.unit=phrase"], "config.mask.unit = 'phrase': the rows mark no phrases"),
         (["--config.mask.unit=hierarchical", levels], "config.mask.levels = 'phrase': the rows mark no phrases"),

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from mlm_jax import checkpoint
 from mlm_jax.config import ConfigError, SaveError
+from mlm_jax.state import State
 
 ROOT = Path(__file__).parents[1]
 META = {"rows_read": 12, "config": {"seed": 0, "weights": [0.5, None]}, "tokenizer": "abc"}
@@ -117,6 +118,18 @@ def test_one_part_alone(tmp_path):
     assert_equal(checkpoint.read_part(tmp_path, 5, "params", sharding), make_state(value=5.0)["params"])
     with pytest.raises(KeyError, match="'nothing', but 'optimizer', 'params', 'step'"):
         checkpoint.read_part(tmp_path, 5, "nothing", sharding)
+
+
+def test_a_state_of_before_a_part_came_that_is_empty(tmp_path):
+    parts = {"step": jnp.int32(1), "params": {"x": jnp.ones(3)}, "optimizer": {"y": jnp.ones(3)}}
+    store = checkpoint.Checkpoints(tmp_path, keep=1)
+    store.save(1, parts, META)
+    store.wait()
+    restored = store.restore(1, abstract(State(**parts, feedback={})))
+    assert_equal(restored, State(**parts, feedback={}))
+    with pytest.raises(ConfigError, match=r"feedback/rate: float32\[\] here, not in the checkpoint"):
+        store.restore(1, abstract(State(**parts, feedback={"rate": jnp.ones(())})))
+    store.close()
 
 
 def test_a_state_of_other_shapes_is_refused_by_name(tmp_path):

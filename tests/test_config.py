@@ -1,8 +1,11 @@
 import dataclasses
+import runpy
+from pathlib import Path
 
 import pytest
 
 from mlm_jax.config import (
+    PRESETS,
     Config,
     ConfigError,
     MaskConfig,
@@ -11,6 +14,7 @@ from mlm_jax.config import (
     OptimizerConfig,
     check,
     from_json,
+    resolve,
     to_json,
 )
 
@@ -50,7 +54,15 @@ def test_derived_numbers_by_hand():
         ("mask__max_rate", 0.1, "at least config.mask.rate"),
         ("model__heads", 7, "must divide config.model.width"),
         ("model__max_positions", 256, "at least config.row_length"),
-        ("model__family", "gpt", "one of bert"),
+        ("model__family", "gpt", "one of bert, modernbert, roberta"),
+        ("model__family", "roberta", r"512 \+ config.model.padding_id \+ 1 = 514: positions begin at 2"),
+        ("model__norm", "rms", "one of post, pre, or None"),
+        ("model__positions", 5, "type str"),
+        ("model__biases", 0, "type bool"),
+        ("model__types", -1, "at least 0"),
+        ("model__local_window", 127, "even.*126 or 128"),
+        ("model__global_every", 2, "local_window = 0 makes none"),
+        ("model__rotary_base", 1e4, "config.model.positions = 'learned'"),
         ("optimizer__warmup", 1.0, r"in \[0, 1\)"),
         ("optimizer__warmup", 0.9999999, "leaves none"),
         ("optimizer__learning_rate", float("nan"), "at least"),
@@ -58,6 +70,12 @@ def test_derived_numbers_by_hand():
         ("data__sources", (), "at least one source"),
         ("data__weights", (1.0, 2.0), "one weight for each"),
         ("data__weights", (1.0, 2), "type tuple|one weight"),
+        ("data__collocations", -1, "at least 0"),
+        ("data__collocation_longest", 1, "at least 2"),
+        ("data__collocation_longest", 17, "at most 16"),
+        ("data__collocation_count", 0, "at least 1"),
+        ("data__collocation_tokens", 10, "at least 1000"),
+        ("mask__unit", "phrase", "needs rows that mark phrases: set config.data.collocations"),
         ("mesh__tensor", 3, "do not divide"),
         ("mesh__data", 4, "hold 4 devices, 8 are present"),
     ],
@@ -66,6 +84,58 @@ def test_contradictions_name_key_value_and_what_would_be_right(key, value, says)
     with pytest.raises(ConfigError, match=says) as error:
         check(changed(Config(), **{key: value}), 8)
     assert str(error.value).startswith("config." + key.replace("__", ".").split(".")[0])
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"global_every": 1}, "config.model.global_every = 1: makes every layer global"),
+        ({"heads": 256}, "config.model.heads = 256: rotary.*width / heads = 3 is odd"),
+        ({"padding_id": 0}, "config.model.padding_id = 0: .*set -1"),
+        ({"rotary_base": 0.5}, "greater than 1"),
+        ({"local_window": 0, "rotary_local_base": 1e4}, "config.model.rotary_local_base = 10000.0: is of local layers"),
+    ],
+)
+def test_switches_that_another_one_rules_out(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        check(changed(Config(), model=ModelConfig(family="modernbert", **changes)), 8)
+
+
+def test_a_family_presets_the_switches_that_are_not_given():
+    modern = resolve(ModelConfig(family="modernbert", local_window=64))
+    assert (modern.norm, modern.positions, modern.types, modern.ffn, modern.biases) == (
+        "pre",
+        "rotary",
+        0,
+        "geglu",
+        False,
+    )
+    assert (modern.local_window, modern.global_every) == (64, 3)
+    assert (modern.rotary_base, modern.rotary_local_base) == (160_000, 10_000)
+    assert resolve(modern) == modern
+    assert resolve(ModelConfig(family="roberta", types=2)).types == 2
+    for family in PRESETS:
+        check(changed(Config(), model=ModelConfig(family=family, max_positions=514)), 8)
+
+
+def test_roberta_has_room_for_the_positions_behind_the_padding_id():
+    """512 tokens: padding 1 takes 514 rows, 3 takes 516, 0 takes 513."""
+    for padding_id, rows in ((1, 514), (3, 516), (0, 513)):
+        model = ModelConfig(family="roberta", padding_id=padding_id, max_positions=rows)
+        check(changed(Config(), model=model), 8)
+        with pytest.raises(ConfigError, match=rf"config.model.max_positions = {rows - 1}: .* = {rows}"):
+            check(changed(Config(), model=dataclasses.replace(model, max_positions=rows - 1)), 8)
+    with pytest.raises(ConfigError, match=r"config.model.padding_id = 1: \[PAD\] of the tokenizer has the id 0"):
+        check(changed(Config(), model=ModelConfig(family="roberta", max_positions=514)), 8, 1, MANIFEST)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[1] / "configs").glob("*.py")), ids=lambda path: path.stem
+)
+def test_shipped_configs_hold_on_eight_devices(path):
+    config = runpy.run_path(str(path))["get_config"]()
+    assert check(config, 8).rows_per_device >= 8
+    assert f"configs/{path.name}" in path.read_text(encoding="utf-8")
 
 
 def test_batch_that_does_not_divide_names_the_nearest():

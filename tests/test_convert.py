@@ -1,29 +1,25 @@
 """Hub checkpoints to parameters and back."""
 
 import dataclasses
-import functools
 import re
-from pathlib import Path
 
+import goldens
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
 
 from mlm_jax import convert, tree
-from mlm_jax.config import ModelConfig
+from mlm_jax.config import ConfigError
 from mlm_jax.models import build
 
-CONFIG = ModelConfig(layers=3, width=24, heads=3, hidden=40, max_positions=16)
-VOCAB = 100
+CONFIG, VOCAB = goldens.CONFIGS["bert"], goldens.VOCABS["bert"]
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
-@functools.cache
-def golden() -> dict[str, np.ndarray]:
+def golden(family: str = "bert") -> dict[str, np.ndarray]:
     """The weights of a checkpoint as `transformers` names them."""
-    with np.load(Path(__file__).parent / "golden" / "bert.npz") as file:
-        return {name.removeprefix("weights/"): file[name] for name in file if name.startswith("weights/")}
+    return goldens.load(family)[0]
 
 
 def from_hub(tensors: dict[str, np.ndarray], **changes: object) -> dict:
@@ -37,14 +33,65 @@ def same(one: object, two: object) -> bool:
     )
 
 
-def test_there_and_back_is_bit_equal():
-    tensors = convert.to_hub(from_hub(golden()), CONFIG, VOCAB)
-    assert tensors.keys() == golden().keys()
+@pytest.mark.parametrize("family", goldens.CONFIGS)
+def test_there_and_back_is_bit_equal(family):
+    config, size, weights = goldens.CONFIGS[family], goldens.VOCABS[family], golden(family)
+    params = convert.from_hub(weights, config, size)
+    tensors = convert.to_hub(params, config, size)
+    assert tensors.keys() == weights.keys()
     for name, tensor in tensors.items():
         assert tensor.dtype == np.float32
         assert tensor.flags.c_contiguous, name
-        np.testing.assert_array_equal(tensor, golden()[name], name)
-    assert same(from_hub(tensors), from_hub(golden()))
+        np.testing.assert_array_equal(tensor, weights[name], name)
+    assert same(convert.from_hub(tensors, config, size), params)
+
+
+@pytest.mark.parametrize(
+    "layers, switches", [(1, {}), (2, {}), (4, {"biases": True}), (8, {}), (3, {"local_window": 0})]
+)
+def test_any_depth_of_modernbert_there_and_back(layers, switches):
+    config = dataclasses.replace(goldens.CONFIGS["modernbert"], layers=layers, **switches)
+    params = jax.tree.map(
+        lambda leaf: np.random.default_rng(leaf.size).normal(size=leaf.shape).astype(np.float32),
+        jax.eval_shape(build(config, 128).init, jax.random.key(0, impl="threefry2x32")),
+    )
+    tensors = convert.to_hub(params, config, 128)
+    assert ("model.layers.0.attn_norm.weight" in tensors, "model.final_norm.weight" in tensors) == (False, True)
+    assert f"model.layers.{layers - 1}.mlp.Wi.weight" in tensors
+    assert same(convert.from_hub(tensors, config, 128), params)
+
+
+def test_queries_keys_and_values_are_thirds_of_one_array():
+    """One matrix, of which torch takes the first third for the queries, and of Wi the first half for the activated."""
+    params = convert.from_hub(golden("modernbert"), goldens.CONFIGS["modernbert"], 60)
+    fused = golden("modernbert")["model.layers.4.attn.Wqkv.weight"].astype(np.float32)  # [48, 16]
+    assert fused.shape == (48, 16)
+    layer = params["last"]["0"]
+    for i, name in enumerate(("query", "key", "value")):
+        kernel = layer["attention"][name]["kernel"]  # [16, 2, 8]
+        np.testing.assert_array_equal(kernel[:, 1], fused[16 * i + 8 : 16 * i + 16].T)
+    fused = golden("modernbert")["model.layers.4.mlp.Wi.weight"]
+    np.testing.assert_array_equal(layer["ffn"]["up"]["kernel"], fused[:24].T)
+    np.testing.assert_array_equal(layer["ffn"]["gate"]["kernel"], fused[24:].T)
+
+
+@pytest.mark.parametrize(
+    "family, changes, says",
+    [
+        ("bert", {"norm": "pre"}, "config.model.norm = 'pre'.*'bert' is made for 'post'"),
+        ("bert", {"ffn": "geglu"}, "config.model.ffn"),
+        ("roberta", {"local_window": 8}, "config.model.local_window"),
+        ("modernbert", {"positions": "learned"}, "config.model.positions"),
+        ("modernbert", {"types": 2}, "config.model.types"),
+    ],
+)
+def test_a_model_that_left_its_family_is_not_written_in_its_format(family, changes, says):
+    config = dataclasses.replace(goldens.CONFIGS[family], **changes)
+    params = jax.eval_shape(build(config, 100).init, jax.random.key(0, impl="threefry2x32"))
+    with pytest.raises(ConfigError, match=says):
+        convert.to_hub(params, config, 100)
+    with pytest.raises(ConfigError, match=says):
+        convert.from_hub(golden(family), config, 100)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -95,6 +142,43 @@ def rename(pattern: str, replacement: str) -> dict[str, np.ndarray]:
 )
 def test_other_names_of_the_same(tensors):
     assert same(from_hub(tensors), from_hub(golden()))
+
+
+@pytest.mark.parametrize(
+    "family, pattern, replacement, extra",
+    [
+        ("roberta", r"^roberta\.", "", {}),
+        ("roberta", r"(LayerNorm|layer_norm)\.bias$", r"\1.beta", {}),
+        ("roberta", r"^lm_head\.bias$", "lm_head.decoder.bias", {}),
+        ("roberta", "^$", "", {"roberta.pooler.dense.bias": np.zeros(18)}),
+        ("modernbert", r"^model\.", "", {}),
+    ],
+)
+def test_other_names_of_the_same_in_other_families(family, pattern, replacement, extra):
+    config, size = goldens.CONFIGS[family], goldens.VOCABS[family]
+    tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in golden(family).items()} | extra
+    assert same(convert.from_hub(tensors, config, size), convert.from_hub(golden(family), config, size))
+    copy, word = next((copy, name) for copy, name in convert.FORMATS[family].tied.items() if copy.endswith("weight"))
+    tied = golden(family) | {copy: golden(family)[word]}
+    assert same(convert.from_hub(tied, config, size), convert.from_hub(golden(family), config, size))
+    with pytest.raises(ValueError, match=f"{re.escape(copy)} differs"):
+        convert.from_hub(tied | {copy: golden(family)[word] + 1}, config, size)
+
+
+def test_every_name_at_fault_is_in_the_message():
+    tensors = {name: tensor for name, tensor in golden("modernbert").items() if "layers.2.attn.Wqkv" not in name}
+    with pytest.raises(
+        convert.NamesError,
+        match=r"missing: model.layers.2.attn.Wqkv.weight; unexpected: model.layers.0.attn_norm.weight, x$",
+    ):
+        convert.from_hub(
+            tensors | {"x": np.zeros(1), "model.layers.0.attn_norm.weight": np.ones(16)},
+            goldens.CONFIGS["modernbert"],
+            60,
+        )
+    cut = golden("modernbert") | {"model.layers.2.attn.Wqkv.weight": np.zeros((47, 16))}
+    with pytest.raises(ValueError, match=r"Wqkv.weight has shape \(47, 16\), the config makes \(48, 16\)"):
+        convert.from_hub(cut, goldens.CONFIGS["modernbert"], 60)
 
 
 def test_a_missing_name_is_named():

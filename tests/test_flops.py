@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 from mlm_jax import flops
-from mlm_jax.config import ModelConfig
+from mlm_jax.config import ModelConfig, is_local, resolve
 
 TINY = ModelConfig(layers=2, width=4, heads=2, hidden=8, vocab_size=10)
 
@@ -27,8 +27,43 @@ def test_bert_base_without_savings_is_six_per_parameter_and_token():
     assert per_token == 6 * weights + 12 * 12 * t * 768
 
 
+MODERN = ModelConfig(family="modernbert", layers=3, width=4, heads=2, hidden=8, local_window=2)
+
+
+def test_modernbert_by_hand():
+    """t 5, q 2; a window of one to either side: 2 + 3 + 3 + 3 + 2 = 13 pairs; three products in the feed-forward."""
+    assert flops.attended(5, 2) == 13 == flops.attended(5, 3)
+    assert flops.attended(5, 0) == flops.attended(5, 8) == flops.attended(5, 100) == 25
+    assert flops.attended(200, 128) == sum(min(i + 64, 199) - max(i - 64, 0) + 1 for i in range(200))
+    linear = 4 * (2 * 5 * 4 * 4) + 3 * (2 * 5 * 4 * 8)
+    assert flops.layer(MODERN, 5, 5, depth=0) == linear + 2 * (2 * 25 * 4)
+    assert flops.layer(MODERN, 5, 5, depth=1) == linear + 2 * (2 * 13 * 4)
+    last = 2 * (2 * 5 * 4 * 4) + 2 * (2 * 2 * 4 * 4) + 2 * (2 * 5 * 4) + 3 * (2 * 2 * 4 * 8)  # 2 of 5 have 5 pairs
+    assert flops.layer(MODERN, 5, 2, depth=2) == last
+    head = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 10
+    both = flops.layer(MODERN, 5, 5, depth=0) + flops.layer(MODERN, 5, 5, depth=1)
+    assert flops.forward(MODERN, t=5, q=2, m=2, vocab_rows=10) == both + last + head
+
+
 def split(x, heads):
     return x.reshape(*x.shape[:2], heads, -1)
+
+
+def attend(query, key, value, reach):
+    """[b, t, h, k] each; with a reach, one product for each distance up to it, of the pairs that there are."""
+    if not reach:
+        weights = jax.nn.softmax(jnp.einsum("bqhk,bshk->bhqs", query, key), -1)
+        return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+    t, scores, read = key.shape[1], [], 0
+    ends = [(max(-shift, 0), max(shift, 0)) for shift in range(-reach, reach + 1)]  # queries and keys without partner
+    for before, after in ends:
+        pairs = jnp.einsum("bqhk,bqhk->bqh", query[:, before : t - after], key[:, after : t - before])
+        scores.append(jnp.pad(pairs, ((0, 0), (before, after), (0, 0)), constant_values=-1e9))
+    weights = jax.nn.softmax(jnp.stack(scores, -1), -1)
+    for i, (before, after) in enumerate(ends):
+        one = weights[:, before : t - after, :, i : i + 1] * value[:, after : t - before]
+        read += jnp.pad(one, ((0, 0), (before, after), (0, 0), (0, 0)))
+    return read
 
 
 def plain_model(params, tokens, selected, model):
@@ -37,18 +72,28 @@ def plain_model(params, tokens, selected, model):
     for number, weights in enumerate(params["layers"]):
         q = x if number < model.layers - 1 else jnp.take_along_axis(x, selected[..., None], 1)
         query, key, value = (split(y @ weights[name], model.heads) for y, name in ((q, "q"), (x, "k"), (x, "v")))
-        attention = jax.nn.softmax(jnp.einsum("bqhk,bshk->bhqs", query, key), -1)
-        mixed = jnp.einsum("bhqs,bshk->bqhk", attention, value).reshape(q.shape)
-        x = q + mixed @ weights["o"]
-        x = x + jax.nn.relu(x @ weights["up"]) @ weights["down"]
+        reach = model.local_window // 2 if is_local(model, number) else 0
+        x = q + attend(query, key, value, reach).reshape(q.shape) @ weights["o"]
+        up = jax.nn.relu(x @ weights["up"])
+        x = x + (up * (x @ weights["gate"]) if model.ffn == "geglu" else up) @ weights["down"]
     return jnp.maximum(x @ params["dense"], 0) @ params["table"].T
 
 
-def test_against_the_compiler():
-    b, t, m, v = 2, 128, 24, 1024
-    model = ModelConfig(layers=3, width=256, heads=4, hidden=1024, vocab_size=v)
-    d, f = model.width, model.hidden
-    sizes = {"q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "up": (d, f), "down": (f, d)}
+SIZES = {"width": 256, "heads": 4, "vocab_size": 1024}
+LOCAL = {"family": "modernbert", "local_window": 8, "global_every": 2}  # the last of three layers is global
+
+
+@pytest.mark.parametrize(
+    "model, b, t, m",
+    [
+        (ModelConfig(layers=3, hidden=1024, **SIZES), 2, 128, 24),
+        (ModelConfig(layers=3, hidden=384, **SIZES, **LOCAL), 2, 48, 8),
+    ],
+)
+def test_against_the_compiler(model, b, t, m):
+    model = resolve(model)
+    d, f, v = model.width, model.hidden, model.vocab_size
+    sizes = {"q": (d, d), "k": (d, d), "v": (d, d), "o": (d, d), "up": (d, f), "gate": (d, f), "down": (f, d)}
     weights = {name: jax.ShapeDtypeStruct(size, jnp.float32) for name, size in sizes.items()}
     table, dense = (jax.ShapeDtypeStruct(size, jnp.float32) for size in ((v, d), (d, d)))
     params = {"table": table, "dense": dense, "layers": [weights] * model.layers}

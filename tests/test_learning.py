@@ -28,6 +28,9 @@ LEVELS = (("token", 1.0), ("span", 1.0), ("sentence", 1.0))
 PARTS = ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))
 GROUPS = (("embeddings/.*", 3e-3), (r"layers/0/.*", 5e-3), (".*", 1e-2))
 
+# one layer, a group of two, one; two places to either side hold a word's partner, and the row is longer
+MODERNBERT = {"family": "modernbert", "layers": 4, "local_window": 4, "global_every": 2, "rotary_base": 1e4}
+
 # A sentence, and a phrase, is a word B and the A after it: who hides it whole leaves both their partners standing.
 FLAGS = np.array([0, *[WORD_START, 0, WORD_START | SENTENCE_START, 0] * PAIRS, 0])
 FLAGS[5:-1:4] |= PHRASE_JOIN
@@ -77,7 +80,8 @@ def config_of(mask, optimizer, model, **rest):
         ({"unit": "sentence", "schedule": "parts", "parts": PARTS}, {}, {}, {}),
         ({"unit": "hierarchical", "levels": LEVELS, "schedule": "linear", "end_rate": 0.3}, {}, {}, {}),
         ({"priority": "frequency", "schedule": "cosine", "end_rate": 0.3}, {}, {}, {}),
-        ({"priority": "importance", "schedule": "adaptive", "reference_parameters": 2e4}, {}, {}, {}),
+        ({"priority": "importance"}, {}, {}, {}),
+        ({"priority": "importance", "schedule": "adaptive", "reference_parameters": 2e4}, {}, {}, {"steps": 700}),
         ({"priority": "importance", "importance": "hidden", "importance_layer": -1}, {}, {}, {}),
         ({"priority": "importance", "importance": "attention", "temperature": 2.0}, {}, {}, {}),
         ({"random_ids": "unigram", "corruption": (0.5, 0.4, 0.1), "random_end": 0.0}, {}, {}, {}),
@@ -88,6 +92,7 @@ def config_of(mask, optimizer, model, **rest):
         ({}, {}, {"dropout": 0.1, "attention_dropout": 0.1}, {"steps": 1000}),
         ({}, {}, {"dtype": "bfloat16", "layers": 3, "unroll": 2}, {}),
         ({}, {}, {"layers": 1}, {}),
+        ({}, {}, MODERNBERT, {}),
         ({}, {}, {}, {"accumulation": 4}),
     ],
 )

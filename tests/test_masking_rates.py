@@ -5,7 +5,7 @@ import pytest
 from batches import random_batch, vocabulary
 from masks import KEY
 
-from mlm_jax.config import Config, ConfigError, MaskConfig, ModelConfig, capacity, check
+from mlm_jax.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, capacity, check
 from mlm_jax.masking import fixed, mask, random_at, rate_at
 
 PARTS = ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))
@@ -117,4 +117,4 @@ def test_what_is_accepted():
         {"unit": "hierarchical", "levels": (("phrase", 1.0), ("ngram", 0.0))},
         {"priority": "frequency", "stratify": True, "rate": 1.0},
     ):
-        check(Config(mask=MaskConfig(**options)), devices=1)
+        check(Config(mask=MaskConfig(**options), data=DataConfig(collocations=10)), devices=1)

@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import batches
+import goldens
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from mlm_jax import convert, sharding, tree
-from mlm_jax.batch import Batch
 from mlm_jax.config import MeshConfig, ModelConfig
 from mlm_jax.kernels.dropout import keep_mask
 from mlm_jax.models import build
-from mlm_jax.records import SECOND_OF_PAIR
 
 VOCAB = 40
 SMALL = ModelConfig(
     layers=3, width=12, heads=3, hidden=20, max_positions=16, dropout=0.0, attention_dropout=0.0, initializer_range=0.3
 )
-GOLDEN = ModelConfig(layers=3, width=24, heads=3, hidden=40, max_positions=16, dropout=0.0, attention_dropout=0.0)
 
 
 def key(seed: int = 0) -> jax.Array:
@@ -41,39 +38,34 @@ def small(**changes: object):
     return model, jax.jit(model.apply, static_argnames="want"), jax.jit(model.logits), params
 
 
-def golden() -> tuple[dict[str, np.ndarray], Batch, dict[str, np.ndarray]]:
-    """The weights, the input as a batch, and what the other implementation made of it."""
-    with np.load(Path(__file__).parent / "golden" / "bert.npz") as file:
-        arrays = {name: file[name] for name in file}
-    parts = {
-        part: {name.split("/", 1)[1]: array for name, array in arrays.items() if name.startswith(part)}
-        for part in ("weights", "given", "made")
-    }
-    given = {name: array.astype(np.int32) for name, array in parts["given"].items()}
-    batch = batches.batch(given["input_ids"], given["attention_mask"], given["token_type_ids"] * SECOND_OF_PAIR)
-    return parts["weights"], batch, parts["made"]
-
-
-def test_states_attention_and_logits_are_those_of_transformers():
-    weights, batch, made = golden()
-    model = build(GOLDEN, 100)
-    params = convert.from_hub(weights, GOLDEN, 100)
+@pytest.mark.parametrize("arrange", [goldens.padded, goldens.packed])
+@pytest.mark.parametrize("family", goldens.CONFIGS)
+def test_states_attention_and_logits_are_those_of_transformers(family, arrange):
+    """Texts in rows with padding, and all in one row; those of ModernBERT are longer than its window."""
+    weights, given, made = goldens.load(family)
+    config, size, batch = goldens.CONFIGS[family], goldens.VOCABS[family], arrange(given)
+    model = build(config, size)
+    params = convert.from_hub(weights, config, size)
     encoded = jax.jit(functools.partial(model.apply, want=("hidden", "attention")))(params, batch)
     logits = np.asarray(jax.jit(model.logits)(params, encoded.hidden))
-    real = np.asarray(batch.segments) > 0
-    np.testing.assert_allclose(np.asarray(encoded.out["hidden"])[:, real], made["hidden"][:, real], atol=1e-5)
-    attention = np.asarray(encoded.out["attention"]).transpose(1, 3, 0, 2, 4)[real]  # [real, l, h, s]
-    np.testing.assert_allclose(attention, made["attention"].transpose(1, 3, 0, 2, 4)[real], atol=1e-5)
-    assert np.abs(logits[real][:, :100] - made["logits"][real]).max() < 1e-4
+    ours, theirs = np.asarray(batch.segments) > 0, given["attention_mask"] > 0
+    np.testing.assert_allclose(np.asarray(encoded.out["hidden"])[:, ours], made["hidden"][:, theirs], atol=1e-5)
+    assert np.abs(logits[ours][:, :size] - made["logits"][theirs]).max() < 1e-4
     assert np.abs(made["logits"]).max() > 3
     np.testing.assert_array_equal(encoded.hidden, encoded.out["hidden"][-1])
+    if arrange is goldens.padded:
+        attention = np.asarray(encoded.out["attention"]).transpose(1, 3, 0, 2, 4)[ours]  # [real, l, h, s]
+        np.testing.assert_allclose(attention, made["attention"].transpose(1, 3, 0, 2, 4)[theirs], atol=1e-5)
 
 
-@pytest.mark.parametrize("upto", [1, 2, 3])
-def test_the_first_layers_alone_are_those_of_transformers(upto):
-    weights, batch, made = golden()
-    model = build(GOLDEN, 100)
-    params = convert.from_hub(weights, GOLDEN, 100)
+@pytest.mark.parametrize(
+    "family, upto", [("bert", 1), ("bert", 2), ("bert", 3), *(("modernbert", upto) for upto in (1, 3, 5, 6))]
+)
+def test_the_first_layers_alone_are_those_of_transformers(family, upto):
+    weights, given, made = goldens.load(family)
+    config, size, batch = goldens.CONFIGS[family], goldens.VOCABS[family], goldens.padded(given)
+    model = build(config, size)
+    params = convert.from_hub(weights, config, size)
     some = jax.jit(functools.partial(model.apply, want=("hidden", "attention_received"), upto=upto))(params, batch)
     real = np.asarray(batch.segments) > 0
     np.testing.assert_allclose(np.asarray(some.hidden)[real], made["hidden"][upto][real], atol=1e-5)
@@ -168,15 +160,16 @@ def operand_types(jaxpr: jax.extend.core.Jaxpr) -> set[str]:
 
 
 def test_bfloat16_multiplies_no_float32_and_gives_float32_gradients():
-    batch = batches.random_batch(0, 8, 16, VOCAB)
+    batch = batches.random_batch(0, 8, 64, VOCAB)  # long enough for local attention in blocks
 
     def loss(params, model):
         logits = model.logits(params, model.apply(params, batch, at=jnp.zeros((8, 3), int)).hidden)
         return (jax.nn.logsumexp(logits, -1) - logits[..., 7]).sum()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
-    model, _, _, params = small(dtype="bfloat16")
-    assert operand_types(gradient.trace(params, model).jaxpr.jaxpr) == {"bfloat16"}
+    for switches in ({}, {"family": "modernbert", "local_window": 2, "layers": 5}):
+        model, _, _, params = small(dtype="bfloat16", max_positions=64, **switches)
+        assert operand_types(gradient.trace(params, model).jaxpr.jaxpr) == {"bfloat16"}
     (model, _, _, params), (exact, *_) = small(dtype="bfloat16", layers=1), small(layers=1)
     for (path, got), want in zip(tree.leaves(gradient(params, model)), jax.tree.leaves(gradient(params, exact))):
         assert got.dtype == jnp.float32

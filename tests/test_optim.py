@@ -54,6 +54,15 @@ def test_geometric_rates_of_twelve_layers():
     assert rows[0][0].startswith("embeddings/") and rows[-1][0].startswith("head/")
 
 
+def test_rates_of_modernbert_count_layers_from_the_last():
+    """Eight layers stand in `first`, two groups of `body`, and `last`; the norm above them has the head's rate."""
+    params = params_of(8, family="modernbert")
+    rate = {path: rate for path, rate, _, _ in table(params, OptimizerConfig(learning_rate=1.0, layer_decay=0.5))}
+    assert (rate["head/dense/kernel"], rate["norm/scale"], rate["embeddings/word/table"]) == (1, 1, 0.5**9)
+    assert [rate[f"layers/{depth}/ffn/gate/kernel"] for depth in range(8)] == [0.5 ** (8 - depth) for depth in range(8)]
+    assert "layers/0/attention/norm/scale" not in rate and "layers/7/attention/norm/scale" in rate
+
+
 def test_weight_decay_spares_biases_and_norms():
     rows = table(params_of(2), OptimizerConfig(weight_decay=0.01))
     for path, _, decay, _ in rows:

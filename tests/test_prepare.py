@@ -3,10 +3,12 @@
 import dataclasses
 import filecmp
 import gzip
+import hashlib
 import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +22,9 @@ from array_record.python.array_record_module import ArrayRecordReader
 from mlm_jax import records
 from mlm_jax.cli.prepare import main
 from mlm_jax.config import Config, ConfigError, DataConfig, TokenizerConfig
-from mlm_jax.prepare import packing, prepare, pydoc, sources, tasks
+from mlm_jax.prepare import changes, packing, prepare, pydoc, sources, tasks
 from mlm_jax.prepare.documents import encode_documents, paragraphs_of, sentence_ends
+from mlm_jax.prepare.phrases import read_phrases
 from mlm_jax.prepare.sampling import Reservoir
 from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import PARAGRAPH_START, SENTENCE_START, WORD_START, Layout
@@ -51,6 +54,7 @@ def write_json_lines(path: Path, count: int, words: int = 60, start: int = 0) ->
 
 def config_of(*paths: Path | str, row_length: int = 64, vocab_size: int = 300, **data) -> Config:
     data = {"workers": 1, "pack_groups": 3, "holdout": 0.1, "max_segments": 8} | data
+    data = {"collocations": 40, "collocation_count": 2} | data
     return Config(
         row_length=row_length,
         data=DataConfig(sources=tuple(map(str, paths)), **data),
@@ -443,12 +447,40 @@ def test_rows_hold_the_documents(corpus, reference):
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), expected)
     np.testing.assert_array_equal(np.bincount(found[0], minlength=tokenizer.size), manifest["unigrams"])
     assert 0.03 < len(found[1]) / len(expected) < 0.2  # holdout is 0.1
+    flags = read_rows(reference)["flags"]
+    assert manifest["flags"] == {name: int((flags & bit > 0).sum()) for name, bit in records.FLAGS.items()}
+    assert all(manifest["flags"].values())
     # a document is in one split alone
     paragraphs = {p for text in texts for p in paragraphs_of(text) if len(p) > 40}
     shown = [
         " ".join(tokenizer.decode(s) for s in segments_of(read_rows(reference, split))) for split in ("train", "eval")
     ]
     assert not [p for p in paragraphs if p in shown[0] and p in shown[1]]
+
+
+def test_collocations_are_counted_in_the_training_documents(corpus, reference):
+    manifest = records.read_manifest(reference)
+    about, split = manifest["collocations"], manifest["corpora"][0]["splits"]["train"]
+    assert about["tokens"] == split["tokens"] - 2 * split["segments"] == sum(manifest["unigrams"])
+    content = (reference / about["file"]).read_bytes()
+    assert about["hash"] == hashlib.blake2b(content, digest_size=16).hexdigest()
+    phrases = read_phrases(reference / about["file"])
+    assert len(phrases) == about["kept"] == 40 and min(phrase.count for phrase in phrases) >= 2
+    texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+    held_out = tasks.Settings(str(corpus), "text", "", 0.1, (3, 1), "")
+    trained = " \n ".join(text for i, text in enumerate(texts, 1) if not held_out.split(f"corpus.jsonl:{i}"))
+    phrase = phrases[0]
+    assert len(re.findall(rf"(?= {re.escape(phrase.text)}[ .?!\n])", f" {trained} ")) == phrase.count
+
+
+def test_a_bounded_sample_is_counted(corpus, tmp_path, small_units):
+    config = config_of(corpus, collocation_tokens=2000)
+    manifest = prepare(config, tmp_path / "rows", progress=False)
+    assert 1900 < manifest["collocations"]["tokens"] <= 2000
+    assert 5 < manifest["collocations"]["documents"] < 50
+    many = config_of(corpus, collocations=100_000)
+    manifest = prepare(many, tmp_path / "rows", progress=False)
+    assert [note for note in manifest["notes"] if "of 100,000 collocations" in note]
 
 
 def test_two_workers_write_the_same_bytes(corpus, reference, tmp_path, small_units):
@@ -473,15 +505,23 @@ def test_a_second_call_does_nothing_and_a_change_builds_anew(corpus, tmp_path):
         "row_length": prepare(config_of(text, row_length=32), folder, progress=False),
         "holdout": prepare(config_of(text, holdout=0.2), folder, progress=False),
         "vocab_size": prepare(config_of(text, vocab_size=200), folder, progress=False),
+        "collocations": prepare(config_of(text, collocations=0), folder, progress=False),
     }
+    # how collocations are found matters where they are asked for
+    (change,) = changes(config_of(text, collocation_longest=3), first)
+    assert change.startswith("collocations was {'list': 40, 'longest': 5,")
+    assert changes(config_of(text, collocations=0, collocation_longest=3), changed["collocations"]) == []
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tokenizer", "train", "eval"}
     write_json_lines(text, 200)
     changed["content"] = prepare(config_of(text), folder, progress=False)
-    assert len({manifest["fingerprint"] for manifest in [first, *changed.values()]}) == 5
+    assert len({manifest["fingerprint"] for manifest in [first, *changed.values()]}) == 6
     assert changed["row_length"]["row_length"] == 32
     assert changed["vocab_size"]["tokenizer"]["vocab_size"] == 200
     assert changed["content"]["corpora"][0]["counts"]["read"] == 200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "rows"]  # nothing is left beside it
-    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tokenizer", "train", "eval"}
+    assert changed["collocations"]["flags"]["phrase_joins"] == 0 < changed["content"]["flags"]["phrase_joins"]
+    names = {"manifest.json", "tokenizer", "collocations.tsv", "train", "eval"}
+    assert {path.name for path in folder.iterdir()} == names
 
 
 def test_a_lost_shard_is_made_again(reference, corpus, tmp_path, small_units):
@@ -500,7 +540,9 @@ def test_a_lost_shard_is_made_again(reference, corpus, tmp_path, small_units):
         ("encode_unit", 0),
         ("encode_unit", 2),
         ("pack_group", 2),
-        ("write_json", 1),  # the manifest
+        ("write_phrases", 0),
+        ("write_json", 1),  # what is said of the collocations
+        ("write_json", 2),  # the manifest
         ("publish", 0),
     ],
 )
@@ -605,7 +647,7 @@ def test_an_existing_tokenizer_is_used_as_it_is(corpus, tokenizer, tmp_path):
     config = dataclasses.replace(config_of(corpus), tokenizer=TokenizerConfig(path=str(tmp_path / "given")))
     manifest = prepare(config, tmp_path / "rows", progress=False)
     assert manifest["tokenizer"]["hash"] == tokenizer.hash
-    assert (tmp_path / "rows/tokenizer/spm.model").read_bytes() == tokenizer.model
+    assert (tmp_path / "rows/tokenizer/spm.model").read_bytes() == tokenizer.files["spm.model"]
 
 
 def test_equal_ids_are_an_error_that_names_both_places(tmp_path):
@@ -681,7 +723,8 @@ def test_chinese_without_segmentation_is_noted(tmp_path):
     manifest = prepare(config_of(tmp_path / "zh.txt"), tmp_path / "rows", progress=False)
     assert sum("ideographs" in note for note in manifest["notes"]) == 1
     (tmp_path / "en.txt").write_text("\n\n".join(prose(i, 50) for i in range(20)))
-    assert prepare(config_of(tmp_path / "en.txt"), tmp_path / "rows", progress=False)["notes"] == []
+    config = config_of(tmp_path / "en.txt", collocations=0)
+    assert prepare(config, tmp_path / "rows", progress=False)["notes"] == []
 
 
 def test_docstrings_as_a_corpus(tmp_path, monkeypatch):
@@ -702,8 +745,6 @@ def test_docstrings_as_a_corpus(tmp_path, monkeypatch):
 
 def test_document_hashes():
     # BLAKE2b with 8 bytes of digest over "builtin:pydoc\0json"
-    import hashlib
-
     expected = int.from_bytes(hashlib.blake2b(b"builtin:pydoc\0json", digest_size=8).digest(), "big")
     assert sources.document_hash("builtin:pydoc", "json") == expected
     settings = tasks.Settings("s", "text", "id", 0.25, (8, 2), "")

@@ -1,3 +1,4 @@
+import json
 import re
 
 import numpy as np
@@ -5,6 +6,7 @@ from batches import MASK, vocabulary
 from test_train import SMALL, text  # noqa: F401  (a fixture)
 
 from mlm_jax import preview
+from mlm_jax.cli import audit
 from mlm_jax.cli import preview as verb
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁la", "ke", "▁", "é", "<b>"]
@@ -19,7 +21,8 @@ def a_row():
         inputs[place], selected[place] = stands, True
     kinds = preview._kinds(tokens, inputs, selected, np.isin(tokens, vocabulary(40).ordinary) & (segments > 0), MASK)
     pieces = [preview._piece(PIECES, *place) for place in zip(kinds, tokens, inputs)]
-    return preview.Row(7, 1, 7, preview._segments(pieces, segments, starts), 1)
+    joins = np.isin(np.arange(12), [4, 9])  # the lake é; what stands first in a segment continues nothing
+    return preview.Row(7, 1, 7, preview._segments(pieces, segments, starts, joins), 1)
 
 
 def test_words_and_what_happens_to_each_token():
@@ -27,9 +30,9 @@ def test_words_and_what_happens_to_each_token():
     assert shown[2] == "row 7, visit 1: 2 segments, 1 places empty; 3 of 7 tokens predicted (42.9%): " + (
         "1 masked, 1 random, 1 kept"
     )
-    assert shown[3:] == ["  1  [CLS] ⟦the⟧ la·⟪ke→<b>⟫ ␣·é <b> [SEP]", "  2  [CLS] ⟨the⟩ [SEP]"]
+    assert shown[3:] == ["  1  [CLS] ⟦the⟧ la·⟪ke→<b>⟫‿␣·é <b> [SEP]", "  2  [CLS] ⟨the⟩ [SEP]"]
     colored = preview.terminal([a_row()], color=True)
-    assert re.sub("\x1b\\[[0-9;]*m", "", colored).splitlines()[3] == "  1  [CLS] the la·ke→<b> ␣·é <b> [SEP]"
+    assert re.sub("\x1b\\[[0-9;]*m", "", colored).splitlines()[3] == "  1  [CLS] the la·ke→<b>‿␣·é <b> [SEP]"
     assert "\x1b[30;44mthe\x1b[0m" in colored
 
 
@@ -38,6 +41,7 @@ def test_the_page_is_escaped_and_needs_nothing_else():
     assert "<b>" not in page and "&lt;b&gt;" in page
     assert not re.search(r"https?://|src=|<script|<link", page)
     assert page.count('class="masked"') == 2 and page.count('class="kept"') == 2  # one of each in the legend
+    assert page.count('class="phrase"') == 1
 
 
 def test_the_verb_works_before_any_training(text, tmp_path, capfd):  # noqa: F811
@@ -59,3 +63,16 @@ def test_the_verb_works_before_any_training(text, tmp_path, capfd):  # noqa: F81
     ]:
         assert verb.main([*argv, flag]) == 2
         assert says in capfd.readouterr().err
+
+
+def test_phrases_are_found_marked_shown_and_masked(text, tmp_path, capfd):  # noqa: F811
+    # of a thousand sentences "The cat sleeps well.", each noun with its verb, the pairs are what stands together
+    argv = ["--config=configs/tiny.py", f"--config.data.sources={text}", f"--workdir={tmp_path}", *SMALL]
+    argv += ["--config.data.collocations=4", "--config.data.collocation_longest=2", "--config.mask.unit=phrase"]
+    assert verb.main([*argv, "--rows=4", "--config.mask.corruption=(1.0, 0.0, 0.0)"]) == 0
+    shown = "\n".join(line for line in capfd.readouterr().out.splitlines() if re.match(r"  \d+  ", line))
+    tied = {re.sub("[⟦⟧·]", "", phrase) for phrase in re.findall(r"\S+‿\S+", shown)}
+    assert tied == {"cat‿sleeps", "dog‿barks", "bird‿sings", "fish‿swims"}
+    assert audit.main([*argv, "--rows=64", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["breaches"] == found["doubts"] == []

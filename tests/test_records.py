@@ -84,7 +84,7 @@ def test_manifest_of_another_format_is_refused(tmp_path):
     records.write_json(tmp_path / records.MANIFEST, {"format": records.FORMAT, "row_length": 6})
     assert records.read_manifest(tmp_path)["row_length"] == 6
     records.write_json(tmp_path / records.MANIFEST, {"format": records.FORMAT + 1})
-    with pytest.raises(ValueError, match=r"manifest\.json.*: has format 2, not 1: prepare again"):
+    with pytest.raises(ValueError, match=r"manifest\.json.*: has format 3, not 2: prepare again"):
         records.read_manifest(tmp_path)
     with pytest.raises(ValueError, match="is no manifest of rows"):
         records.read_manifest(tmp_path / "nowhere")

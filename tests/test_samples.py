@@ -28,7 +28,7 @@ CONFIG = Config(
 
 def tokenizer():
     made = object.__new__(Tokenizer)
-    made.pieces = PIECES
+    made.shown = PIECES
     return made
 
 

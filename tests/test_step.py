@@ -85,6 +85,24 @@ def test_mesh_and_accumulation_change_nothing(shape, accumulation):
     assert len({float(one["mask_hash"]) for one in expected}) == 20
 
 
+def test_mesh_and_accumulation_change_nothing_for_modernbert():
+    """A layer, a group of two, a layer; local attention in blocks."""
+    sizes = {"layers": 4, "width": 16, "heads": 2, "hidden": 32, "max_positions": 64, "initializer_range": 0.1}
+    local = {"local_window": 8, "global_every": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    config = config_of(model=ModelConfig(family="modernbert", **sizes, **local), row_length=64)
+    batches = [random_batch(seed, b=16, t=64) for seed in range(3)]
+    (one, _), (other, last) = (run(config, batches, *how) for how in (((1, 1, 1), 1), ((2, 2, 2), 2)))
+    for expected, got in zip(one, other):
+        assert expected["mask_hash"] == got["mask_hash"]
+        np.testing.assert_allclose(expected["loss"], got["loss"], rtol=1e-5)
+        np.testing.assert_allclose(expected["grad_norm"], got["grad_norm"], rtol=1e-3)
+    assert one[-1]["loss"] != one[0]["loss"]
+    mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2})
+    where = sharding.shardings(mesh, last.params, config.mesh)
+    assert where["body"]["1"]["ffn"]["gate"]["kernel"].spec == jax.sharding.PartitionSpec(None, "fsdp", "tensor")
+    assert where["norm"]["scale"].spec == jax.sharding.PartitionSpec(None)
+
+
 def test_same_again_is_bit_identical():
     (_, one), (_, other) = reference(), run(config_of(), rows_of_steps(20))
     jax.tree.map(np.testing.assert_array_equal, one, other)

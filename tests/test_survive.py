@@ -19,6 +19,8 @@ from test_train import SMALL, untimed
 from mlm_jax import checkpoint
 from mlm_jax.cli import prepare
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[1]
 STEPS = 24
 ENDS_WITHIN_SECONDS = 20  # of the death of a process, under launch/local.sh

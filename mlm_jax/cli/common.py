@@ -33,7 +33,7 @@ def open_rows(config: Config, workdir: Path) -> Rows:
     runtime.start()
     from mlm_jax.audit import check_rows
 
-    check_rows(folder, manifest, config.mask)
+    check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
 

@@ -1,6 +1,7 @@
 """`python -m mlm_jax fill-mask --workdir=DIR "text with a [MASK]"`."""
 
 import json
+import re
 
 import numpy as np
 from absl import flags
@@ -54,7 +55,8 @@ def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dic
 
     from mlm_jax.batch import Batch
 
-    parts = text.split(MASK)
+    # in the project's own spelling, or that of the tokenizer
+    parts = re.split("|".join(map(re.escape, (MASK, tokenizer.pieces[tokenizer.mask]))), text)
     if len(parts) == 1:
         raise ConfigError("text", text, f"holds no {MASK}")
     ids = np.array([tokenizer.cls, *tokenizer.encode_around(parts), tokenizer.sep], np.int32)
@@ -83,7 +85,7 @@ def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dic
     found = np.asarray(probabilities(params, batch, at[None]))[0]
     best = np.argsort(-found, axis=1, kind="stable")[:, :top_k]
     return [
-        [{"token": tokenizer.pieces[i], "id": int(i), "probability": float(row[i])} for i in ids]
+        [{"token": tokenizer.shown[i], "id": int(i), "probability": float(row[i])} for i in ids]
         for row, ids in zip(found, best)
     ]
 

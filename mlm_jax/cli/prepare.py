@@ -9,6 +9,7 @@ from mlm_jax.cli.common import devices_asked
 from mlm_jax.config import ConfigError
 from mlm_jax.flags import Arguments, command
 from mlm_jax.prepare import changes, prepare
+from mlm_jax.prepare.phrases import read_phrases
 from mlm_jax.tokenizer import Tokenizer
 
 USAGE = """usage: python -m mlm_jax prepare --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
@@ -19,6 +20,7 @@ WORKDIR/rows. Does nothing where they are there already; goes on where it was in
   python -m mlm_jax prepare --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
 """
 SAMPLES = 3  # sentences that are shown
+BEST = 6  # collocations of each length that are shown
 
 
 def main(argv: list[str]) -> int:
@@ -48,6 +50,8 @@ def summary(manifest: dict, folder: Path) -> str:
     lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
     for corpus in manifest["corpora"]:
         lines += _corpus_lines(corpus, manifest["row_length"])
+    if manifest["collocations"]:
+        lines += _collocation_lines(manifest, folder)
     lines.append("words (what is masked whole, in brackets):")
     lines += [f"  {words}" for words in sample_words(manifest, folder, tokenizer)]
     return "\n".join(lines + [f"note: {note}" for note in manifest["notes"]])
@@ -71,6 +75,21 @@ def _corpus_lines(corpus: dict, row_length: int) -> list[str]:
             f"  {name} {split['rows']:,} rows of {row_length}, {split['tokens']:,} tokens, {fill:.1%} full, "
             f"{split['segments'] / split['rows']:.1f} segments a row, {unknown:.3%} unknown"
         )
+    return lines
+
+
+def _collocation_lines(manifest: dict, folder: Path) -> list[str]:
+    """The best collocations of each length, and how many words the rows mark."""
+    about, flags = manifest["collocations"], manifest["flags"]
+    joined = flags["phrase_joins"] / max(1, flags["word_starts"])
+    lines = [
+        f"collocations in {folder / about['file']}: {about['kept']:,}, counted in {about['tokens']:,} tokens; "
+        f"{joined:.1%} of the words continue one"
+    ]
+    phrases = read_phrases(folder / about["file"])
+    for n, of_length in about["by_length"].items():
+        best = itertools.islice((phrase.text for phrase in phrases if len(phrase.ids) == int(n)), BEST)
+        lines.append(f"  {of_length['kept']:,} of {n} words: {', '.join(best) or 'none'}")
     return lines
 
 

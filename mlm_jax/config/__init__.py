@@ -5,6 +5,7 @@ Nothing here imports jax, so that a mistake is reported before any device is tou
 """
 
 from mlm_jax.config.checks import Derived, check, get
+from mlm_jax.config.families import PRESETS, is_local, resolve
 from mlm_jax.config.files import check_writable, from_json, load, rows_folder, to_json
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.schema import (
@@ -22,9 +23,11 @@ from mlm_jax.config.schema import (
     SaveError,
     TokenizerConfig,
 )
+from mlm_jax.config.source import with_source
 
 __all__ = [
     "ADAPTIVE_RANGE",
+    "PRESETS",
     "AuditConfig",
     "CheckpointConfig",
     "Config",
@@ -44,8 +47,11 @@ __all__ = [
     "check_writable",
     "from_json",
     "get",
+    "is_local",
     "load",
+    "resolve",
     "round_up",
     "rows_folder",
     "to_json",
+    "with_source",
 ]

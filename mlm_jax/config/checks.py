@@ -6,6 +6,7 @@ import re
 import types
 import typing
 
+from mlm_jax.config.families import PRESETS, check_switches, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.schema import Config, ConfigError
 
@@ -95,7 +96,7 @@ CHOICES = {
     "mask.regime": ("dynamic", "static", "multi-version"),
     "mask.corruption_per": ("token", "unit"),
     "mask.random_ids": ("uniform", "unigram"),
-    "model.family": ("bert",),
+    "model.family": tuple(PRESETS),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "optimizer.schedule": ("linear", "cosine", "step", "constant"),
 }
@@ -107,6 +108,10 @@ AT_LEAST = {
     "row_length": 8,
     "data.pack_groups": 1,
     "data.max_segments": 1,
+    "data.collocations": 0,
+    "data.collocation_longest": 2,
+    "data.collocation_count": 1,
+    "data.collocation_tokens": 1000,
     "data.workers": 0,
     "tokenizer.vocab_size": 16,
     "tokenizer.sample_bytes": 1000,
@@ -121,7 +126,6 @@ AT_LEAST = {
     "model.heads": 1,
     "model.hidden": 1,
     "model.max_positions": 1,
-    "model.types": 1,
     "model.initializer_range": 0.0,
     "model.unroll": 1,
     "optimizer.learning_rate": 0.0,
@@ -203,6 +207,9 @@ def _check_ranges(config: Config) -> None:
         )
 
 
+LONGEST_COLLOCATION = 16  # words
+
+
 def _check_data(config: Config) -> None:
     data = config.data
     if not data.sources:
@@ -214,6 +221,13 @@ def _check_data(config: Config) -> None:
         raise ConfigError("config.data.weights", data.weights, fix)
     if any(not (weight > 0 and math.isfinite(weight)) for weight in data.weights):
         raise ConfigError("config.data.weights", data.weights, "weights must be positive")
+    if data.collocation_longest > LONGEST_COLLOCATION:
+        fix = f"must be at most {LONGEST_COLLOCATION}"
+        raise ConfigError("config.data.collocation_longest", data.collocation_longest, fix)
+    levels = [name for name, weight in config.mask.levels if weight] if config.mask.unit == "hierarchical" else []
+    if "phrase" in (config.mask.unit, *levels) and not data.collocations and not data.rows:
+        fix = "needs rows that mark phrases: set config.data.collocations, such as 10_000"
+        raise ConfigError("config.mask.levels" if levels else "config.mask.unit", "phrase", fix)
     if config.row_length > 65535:
         raise ConfigError("config.row_length", config.row_length, "must be at most 65535")
 
@@ -260,8 +274,12 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
         raise ConfigError("config.model.vocab_size", model.vocab_size, "must be at least 1")
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
-    if model.max_positions < config.row_length:
+    check_switches(model)
+    before = resolve(model).padding_id + 1  # rows of the position table that stand before the first position
+    if model.max_positions < config.row_length + before:
         fix = f"must be at least config.row_length = {config.row_length}"
+        if before:
+            fix += f" + config.model.padding_id + 1 = {config.row_length + before}: positions begin at {before}"
         raise ConfigError("config.model.max_positions", model.max_positions, fix)
     rules = dict(config.mesh.rules)
     for key in ("width", "heads", "hidden"):
@@ -301,6 +319,10 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     for name in ("unk", "pad"):
         if tokenizer["mask"] == tokenizer[name]:
             raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
+    padding_id = resolve(config.model).padding_id
+    if padding_id not in (-1, tokenizer["pad"]):
+        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: set that"
+        raise ConfigError("config.model.padding_id", padding_id, fix)
     weights = config.data.weights
     if weights and len(weights) != len(manifest["corpora"]):
         fix = f"the rows hold {len(manifest['corpora'])} corpora; give one weight for each, or none"

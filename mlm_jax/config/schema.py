@@ -34,16 +34,23 @@ class DataConfig:
     holdout: float = 0.02  # share of documents kept for evaluation, by document hash
     pack_groups: int = 8  # documents are packed within a group; one shard a group
     max_segments: int = 32  # most segments in a row
+    # n-grams of words that stand together far more often than chance has it; the rows mark them, mask.unit=phrase masks
+    # them whole. Size of the list; 0: none, and no marks
+    collocations: int = 0
+    collocation_longest: int = 5  # most words of an n-gram, at least 2
+    collocation_count: int = 10  # how often an n-gram must occur in the text that is counted
+    collocation_tokens: int = 20_000_000  # text that is counted, whole documents; bounds memory: 1 GB
     workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
 
 
 @dataclasses.dataclass(unsafe_hash=True)
 class TokenizerConfig:
-    """An existing SentencePiece model, or how to train one."""
+    """An existing tokenizer, or how to train a SentencePiece model."""
 
-    path: str = ""  # spm.model to use as it is; empty: train one on a sample of the corpus
+    path: str = ""  # spm.model, vocab.txt, tokenizer.json or a folder with one, used as it is; empty: train one
     vocab_size: int = 8192  # number of pieces to train, special ones included
     sample_bytes: int = 10_000_000  # size of the training sample
+    terms: str = ""  # file with words, one a line, that become pieces of their own, with new ids after all others
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -72,8 +79,8 @@ class MaskConfig:
     levels: tuple[tuple[str, float], ...] = (("word", 0.5), ("span", 0.3), ("sentence", 0.2))  # hierarchical: weights
     priority: str = "uniform"  # uniform | frequency (rare words first) | importance (to the model); always by chance
     frequency_power: float = 0.5  # priority=frequency: weight of a token = frequency ** -frequency_power
-    # priority=importance: surprisal (loss by kind of token, a running table) | hidden (norm of a token's state) |
-    # attention (that a token receives); weight = exp(what it is in standard deviations of the row, above the mean)
+    # priority=importance: weight of a token = surprisal (loss by kind of token, a running table) | hidden (norm of the
+    # token's state) | attention (that the token receives)
     importance: str = "surprisal"
     importance_layer: int = 1  # importance=hidden, attention: read from this layer, from 1; -1: the last
     surprisal_memory: float = 100.0  # importance=surprisal: the table's value weighs as much as so many new losses
@@ -90,22 +97,35 @@ class MaskConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class ModelConfig:
-    """A BERT encoder with its masked-language-model head."""
+    """An encoder with its masked-language-model head. Switches that are None are as the family has them."""
 
-    family: str = "bert"
+    family: str = "bert"  # bert | roberta | modernbert: presets of the switches below, and the hub format of `convert`
     vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
     layers: int = 12
     width: int = 768
     heads: int = 12
     hidden: int = 3072  # width of the feed-forward layer
-    max_positions: int = 512
-    types: int = 2  # rows of the token type table
+    max_positions: int = 512  # rows of the position table; with rotary positions, the longest row
+    # post: normalised after each residual sum | pre: before each block but the first, and once after the last; kernels
+    # that write into the sum then begin at initializer_range / sqrt(2 layers)
+    norm: str | None = None
+    positions: str | None = None  # learned (a table) | rotary (queries and keys are turned)
+    padding_id: int | None = None  # positions=learned: begin at padding_id + 1, padding has padding_id; -1: begin at 0
+    types: int | None = None  # rows of the token type table; 0: none
+    ffn: str | None = None  # gelu | geglu (gelu(up x) * gate x)
+    biases: bool | None = None  # of linear layers and norms; the decoder always has one
+    local_window: int | None = None  # tokens that a local layer sees: half of it on either side; 0: all layers global
+    global_every: int | None = (
+        None  # with local_window: layers 0, n, 2 n .. see the whole segment, the others are local
+    )
+    rotary_base: float | None = None  # of global layers
+    rotary_local_base: float | None = None
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float = 0.1
-    attention_dropout: float = 0.1
+    attention_dropout: float = 0.1  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
-    unroll: int = 1  # layers of the body per iteration of its scan; the results do not change
+    unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -171,6 +191,9 @@ class Config:
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
+    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (model.* but dropout,
+    # dtype and unroll) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
+    init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from mlm_jax import sharding
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
+from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
@@ -20,8 +21,11 @@ WANTED = ("hidden", "attention", "attention_received")
 class Model(NamedTuple):
     """An encoder as pure functions over a nested dict of float32 arrays.
 
-    The dict holds `embeddings`, the layers, and `head`. `last` is the final layer; `body` the layers before it, stacked
-    along a leading axis of l - 1; `first` is empty. `body` is empty where there is one layer.
+    The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and `head`. Layers of
+    different kinds follow one another in groups of equal sequence: (local, local, global), or one layer. `body` holds
+    the whole groups that fit before the final layer: a subtree for each layer of a group, stacked along a leading axis
+    of groups. `first` is layer 0 where it is of another kind than its like in the groups, and not the final one; `last`
+    the layers that are left, the final one at least. A subtree without layers is empty.
     """
 
     init: Callable[..., Params]  # init(key) -> params
@@ -31,37 +35,71 @@ class Model(NamedTuple):
     vocab_size: int
 
 
+class Stack(NamedTuple):
+    """How many layers stand where: `first`, `groups` of `size` layers in `body`, the others in `last`."""
+
+    first: int
+    size: int
+    groups: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Stack":
+        """Of a resolved config. Layer 0 stands alone with pre-norm, where it has a norm less."""
+        first = int(config.norm == "pre" and config.layers > 1)
+        size = config.global_every if config.local_window else 1
+        return cls(first, size, (config.layers - 1 - first) // size)
+
+    @property
+    def before_last(self) -> int:
+        return self.first + self.groups * self.size
+
+
 def assemble(
     config: ModelConfig,
     vocab_size: int,
     *,
     embeddings: Callable[[Draws], nnx.Module],
-    layer: Callable[[Draws], nnx.Module],
+    layer: Callable[[int], Callable[[Draws], nnx.Module]],
+    norm: Callable[[Draws], nnx.Module] | None,
     head: Callable[[Draws], nnx.Module],
 ) -> Model:
-    """A model from the makers of its parts, each called with a `Draws`.
+    """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
-    embeddings(tokens, positions, types, keys, dtype) -> x [b,t,d]; layer(x, segments, at, keys) -> x [b,q,d];
-    head(hidden, word table) -> logits.
+    embeddings(batch, keys, dtype) -> x [b,t,d]; layer(x, places, at, keys, reference) -> x [b,q,d]; norm(x) of the last
+    states, None: they stay as they are; head(hidden, word table) -> logits.
     """
     dtype = compute_dtype(config)
-    before = config.layers - 1  # layers before the last
-    parts = {"embeddings": _Part(embeddings), "layer": _Part(layer), "head": _Part(head)}
+    stack = Stack.of(config)
+    parts = {"embeddings": _Part(embeddings), "head": _Part(head), "layer": _Part(layer(1))}
+    if norm:
+        parts["norm"] = _Part(norm)
+    # layers of the groups are like those of the first group
+    kinds = [_Part(layer(depth)) for depth in range(stack.first + stack.size if stack.groups else stack.first)]
+    last = [_Part(layer(depth)) for depth in range(stack.before_last, config.layers)]
 
     def init(key: Key[Array, ""]) -> Params:
-        """Float32 parameters. A layer's draw depends on its depth alone, not on the number of layers."""
+        """Float32 parameters. A layer's draw depends on its depth alone, not on the number of layers.
+
+        (With pre-norm, the scale of some kernels does, see `layers.output_scale`.)
+        """
 
         def draw(name: str, number: Int[Array, ""] | int) -> Params:
             return parts[name].draw(jax.random.fold_in(key, number), config.initializer_range)
 
         layers = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
-        return {
+
+        def of(kind: _Part, where: int | slice) -> Params:
+            return kind.own(jax.tree.map(lambda leaf: leaf[where], layers))
+
+        grouped = range(stack.first, stack.first + stack.size if stack.groups else 0)  # depths of the first group
+        params = {
             "embeddings": draw("embeddings", 0),
-            "first": {},
-            "body": {"0": jax.tree.map(lambda leaf: leaf[:before], layers)} if before else {},
-            "last": {"0": jax.tree.map(lambda leaf: leaf[before], layers)},
+            "first": {str(i): of(kinds[i], i) for i in range(stack.first)},
+            "body": {str(i - stack.first): of(kinds[i], slice(i, stack.before_last, stack.size)) for i in grouped},
+            "last": {str(i): of(kind, stack.before_last + i) for i, kind in enumerate(last)},
             "head": draw("head", 1),
         }
+        return params | ({"norm": parts["norm"].draw(key, 0.0)} if norm else {})
 
     def apply(
         params: Params,
@@ -75,48 +113,75 @@ def assemble(
         """Hidden states [b,q,d] at the positions `at`, or [b,t,d] at all, in the compute type.
 
         The last layer is computed at `at` alone. row_keys: one dropout key per row; None: no dropout. upto: how many
-        layers to run, from 1; None: all l. want: names of what `out` shall hold as well, where `at` is None:
-        `hidden` [l+1,b,t,d], the states after the embeddings and after each layer; `attention` f32[l,b,h,t,t], the
-        probabilities before dropout; `attention_received` f32[b,t], what the last of the layers that run gives to each
-        token: the sum over the queries of its segment, the mean over heads. It is 1 on average.
+        layers to run, from 1; None: all l, and then the norm if the model has one. want: names of what `out` shall hold
+        as well, where `at` is None: `hidden` [l+1,b,t,d], the states after the embeddings and after each layer, the
+        last one being the result; `attention` f32[l,b,h,t,t], the probabilities before dropout; `attention_received`
+        f32[b,t], what the last of the layers that run gives to each token: the sum over the queries of its segment, the
+        mean over heads. It is 1 on average.
         """
         _check_want(want, at)
         count = config.layers if upto is None else upto
         if not 1 <= count <= config.layers:
             raise ValueError(f"upto = {upto}: the model has layers 1 to {config.layers}")
+        places = places_of(batch, config)
 
-        def run(weights: Params, prefix: str, x: Array, depth: Int[Array, ""] | int, at: Array | None) -> tuple:
-            module = nnx.merge(parts["layer"].graph, sharding.at_use(weights, prefix, dtype))
-            y = module(x, batch.segments, at, fold_in(row_keys, 1 + depth))
+        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, at: Array | None = None) -> tuple:
+            module = where.module(dtype)
+            y = module(x, places, at, fold_in(row_keys, 1 + depth), reference="attention" in want)
             y = sharding.constrain(y, "batch", None, None)
             out = {"hidden": y} if "hidden" in want else {}
             if "attention" in want:
-                out["attention"] = module.attention.probabilities(x, batch.segments)
+                out["attention"] = module.attention.weights(x, places)
             return y, out
 
+        def run_group(x: Array, group: tuple) -> tuple:
+            weights, number = group
+            outs = []
+            for i in range(stack.size):
+                where = _Where(kinds[stack.first + i], weights[str(i)], f"body/{i}")
+                x, out = run(where, x, stack.first + number * stack.size + i)
+                outs.append(out)
+            return x, {name: jnp.stack([out[name] for out in outs]) for name in outs[0]}
+
+        def layer_at(depth: int) -> _Where:
+            if depth < stack.first:
+                return _Where(kinds[depth], params["first"][str(depth)], f"first/{depth}")
+            if depth >= stack.before_last:
+                i = depth - stack.before_last
+                return _Where(last[i], params["last"][str(i)], f"last/{i}")
+            group, i = divmod(
+                depth - stack.first, stack.size
+            )  # only where not all layers run: a slice copies the layer
+            weights = jax.tree.map(lambda leaf: leaf[group], params["body"][str(i)])
+            return _Where(kinds[stack.first + i], weights, f"body/{i}")
+
         # Looked up in float32: the tables' gradient is a sum over all positions.
-        module = nnx.merge(parts["embeddings"].graph, sharding.at_use(params["embeddings"], "embeddings", jnp.float32))
-        x = module(batch.tokens, batch.positions, batch.types, fold_in(row_keys, 0), dtype)
-        x = start = sharding.constrain(x, "batch", None, None)
-        outs = []
-        weights, prefix, body = params["last"]["0"], "last/0", params["body"].get("0")
-        if count < config.layers:  # a slice copies the layers that run: the price of leaving the others out
-            weights, prefix = jax.tree.map(lambda leaf: leaf[count - 1], body), "body/0"
-            body = jax.tree.map(lambda leaf: leaf[: count - 1], body)
-        if count > 1:
-            layers = (body, jnp.arange(count - 1))
-            x, out = jax.lax.scan(lambda x, xs: run(xs[0], "body/0", x, xs[1], None), x, layers, unroll=config.unroll)
-            outs.append(out)
-        entered = x
-        x, out = run(weights, prefix, x, count - 1, at)
-        outs.append({name: value[None] for name, value in out.items()})
-        if "hidden" in want:
-            outs.insert(0, {"hidden": start[None]})
+        x = _Where(parts["embeddings"], params["embeddings"], "embeddings").module(jnp.float32)(
+            batch, fold_in(row_keys, 0), dtype
+        )
+        x = sharding.constrain(x, "batch", None, None)
+        outs = [{"hidden": x[None]}]
+        groups = max(count - 1 - stack.first, 0) // stack.size  # whole ones before the last layer that runs
+        depth = 0
+        while depth < count:
+            if depth == stack.first and groups:
+                body = params["body"]
+                if groups < stack.groups:
+                    body = jax.tree.map(lambda leaf: leaf[:groups], body)
+                x, out = jax.lax.scan(run_group, x, (body, jnp.arange(groups)), unroll=config.unroll)
+                outs.append({name: value.reshape(-1, *value.shape[2:]) for name, value in out.items()})
+                depth += groups * stack.size
+            entered, where = x, layer_at(depth)
+            x, out = run(where, x, depth, at if depth == count - 1 else None)
+            outs.append({name: value[None] for name, value in out.items()})
+            depth += 1
+        if norm and count == config.layers:
+            x = _Where(parts["norm"], params["norm"], "norm").module(dtype)(x)
+            outs[-1] |= {"hidden": x[None]}
         stacked = [name for name in want if name != "attention_received"]
         gathered = {name: jnp.concatenate([out[name] for out in outs if name in out]) for name in stacked}
         if "attention_received" in want:
-            module = nnx.merge(parts["layer"].graph, sharding.at_use(weights, prefix, dtype))
-            gathered["attention_received"] = _received(module.attention.probabilities(entered, batch.segments), batch)
+            gathered["attention_received"] = _received(where.module(dtype).attention.weights(entered, places), batch)
         return Encoded(hidden=x, out=gathered)
 
     def logits(params: Params, hidden: Float[Array, "*b d"]) -> Float[Array, "*b v"]:
@@ -141,12 +206,33 @@ class _Part:
     def __init__(self, make: Callable[[Draws], nnx.Module]):
         counted = Draws()
         self.make = make
-        self.graph = nnx.split(nnx.eval_shape(lambda: make(counted)))[0]
+        self.graph, abstract = nnx.split(nnx.eval_shape(lambda: make(counted)))
+        self.names = nnx.to_pure_dict(abstract)
         self.number = counted.used
 
     def draw(self, key: Key[Array, ""], deviation: float) -> Params:
         module = self.make(Draws.from_key(key, self.number, deviation))
         return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+    def own(self, params: Params) -> Params:
+        """Of the parameters of a part that has more, those that this one has."""
+
+        def pick(params: Params, names: Params) -> Params:
+            return {n: pick(params[n], sub) if isinstance(sub, dict) else params[n] for n, sub in names.items()}
+
+        return pick(params, self.names)
+
+
+class _Where(NamedTuple):
+    """A part of the model, its parameters, and the path at which they lie."""
+
+    part: _Part
+    weights: Params
+    prefix: str
+
+    def module(self, dtype: jax.typing.DTypeLike) -> nnx.Module:
+        """The part as it enters the computation."""
+        return nnx.merge(self.part.graph, sharding.at_use(self.weights, self.prefix, dtype))
 
 
 def _check_want(want: tuple[str, ...], at: object) -> None:

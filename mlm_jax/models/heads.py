@@ -6,19 +6,23 @@ from jaxtyping import Array, Float
 
 from mlm_jax.config import ModelConfig, round_up
 from mlm_jax.kernels.product import product
-from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, gelu
+from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, gelu, output_scale
 
 # Logit of a column that stands for no id. Finite; its probability is exactly zero, and with it every gradient.
 ABSENT = -1e30
 
 
 class MaskedHead(nnx.Module):
-    """Dense, GELU, normalisation, then the word table as the decoder, and a bias. BERT (2019), section 3.1."""
+    """Dense, GELU, normalisation, then the word table as the decoder, and a bias. BERT (2019), section 3.1.
+
+    ModernBERT's dense layer and normalisation have no bias, and its kernel begins as small as those that write into the
+    residual stream, as in the `transformers` library.
+    """
 
     def __init__(self, config: ModelConfig, vocab_size: int, draw: Draws):
         d = config.width
         self.vocab_size = vocab_size
-        self.dense = Linear("...d,de->...e", (d, d), (d,), draw)
+        self.dense = Linear("...d,de->...e", (d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
         self.norm = Norm(config)
         self.bias = nnx.Param(jnp.zeros(round_up(vocab_size, VOCAB_MULTIPLE)))
 

@@ -7,7 +7,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from mlm_jax import sharding
 from mlm_jax.config import ModelConfig
@@ -55,9 +55,9 @@ def fold_in(keys: Key[Array, "b"] | None, number: Int[Array, ""] | int) -> Key[A
     return None if keys is None else jax.vmap(jax.random.fold_in, (0, None))(keys, number)
 
 
-def take(x: Float[Array, "b t d"], at: Int[Array, "b q"]) -> Float[Array, "b q d"]:
-    """The vectors at the positions `at` of each row."""
-    return jnp.take_along_axis(x, at[:, :, None], axis=1, mode="clip")
+def take(x: Shaped[Array, "b t *rest"], at: Int[Array, "b q"]) -> Shaped[Array, "b q *rest"]:
+    """The values at the positions `at` of each row."""
+    return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1, mode="clip")
 
 
 class Table(nnx.Module):
@@ -71,16 +71,37 @@ class Table(nnx.Module):
         return jnp.take(self.table[...], ids, axis=0, mode="clip")
 
 
-class Linear(nnx.Module):
-    """einsum(spec, x, kernel) + bias."""
+def output_scale(config: ModelConfig) -> float:
+    """What the start of a kernel is scaled by whose product is added to the states of the residual stream.
 
-    def __init__(self, spec: str, kernel: tuple[int, ...], bias: tuple[int, ...], draw: Draws):
+    With pre-norm, that stream is a sum of 2 layers such products: 1 / sqrt(2 layers). Language Models are Unsupervised
+    Multitask Learners (2019), section 2.3, Megatron-LM (2019), section 4, and so ModernBERT.
+    """
+    return 1 / math.sqrt(2 * config.layers) if config.norm == "pre" else 1.0
+
+
+class Linear(nnx.Module):
+    """einsum(spec, x, kernel), and a bias where it is `biased`. scale: of the kernel's draw."""
+
+    def __init__(
+        self,
+        spec: str,
+        kernel: tuple[int, ...],
+        bias: tuple[int, ...],
+        draw: Draws,
+        *,
+        biased: bool = True,
+        scale: float = 1.0,
+    ):
         self.spec = spec
-        self.kernel = nnx.Param(draw(*kernel))
-        self.bias = nnx.Param(jnp.zeros(bias))
+        drawn = draw(*kernel)
+        self.kernel = nnx.Param(drawn if scale == 1 else scale * drawn)
+        if biased:
+            self.bias = nnx.Param(jnp.zeros(bias))
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        return add_bias(jnp.einsum(self.spec, x, self.kernel[...]), self.bias[...])
+        y = jnp.einsum(self.spec, x, self.kernel[...])
+        return add_bias(y, self.bias[...]) if hasattr(self, "bias") else y
 
 
 # For what reads less than it would keep for the backward pass, and costs next to nothing to compute again there.
@@ -88,31 +109,46 @@ recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 
 
 class Norm(nnx.Module):
-    """Layer normalisation of a sum over its last axis, in float32. Layer Normalization (2016), section 3."""
+    """Layer normalisation of a sum over its last axis, in float32. Layer Normalization (2016), section 3.
+
+    Without a bias where the config has none.
+    """
 
     def __init__(self, config: ModelConfig):
         self.epsilon = config.norm_epsilon
         self.scale = nnx.Param(jnp.ones(config.width))
-        self.bias = nnx.Param(jnp.zeros(config.width))
+        if config.biases:
+            self.bias = nnx.Param(jnp.zeros(config.width))
 
     def __call__(self, *terms: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         """The terms are added in float32; the result has the type of the first."""
-        normed = recomputed(functools.partial(_normalise, self.epsilon))(self.scale[...], self.bias[...], *terms)
+        bias = self.bias[...] if hasattr(self, "bias") else None
+        normed = recomputed(functools.partial(_normalise, self.epsilon))(self.scale[...], bias, *terms)
         return normed.astype(terms[0].dtype)
 
 
 def _normalise(
-    epsilon: float, scale: Float[Array, "d"], bias: Float[Array, "d"], *terms: Float[Array, "*b d"]
+    epsilon: float, scale: Float[Array, "d"], bias: Float[Array, "d"] | None, *terms: Float[Array, "*b d"]
 ) -> Float[Array, "*b d"]:
     x = sum(term.astype(jnp.float32) for term in terms)
     centred = x - x.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
-    scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32), x.shape) for leaf in (scale, bias))
-    return centred * jax.lax.rsqrt(variance + epsilon) * scale + bias
+    normed = centred * jax.lax.rsqrt(variance + epsilon) * jnp.broadcast_to(scale.astype(jnp.float32), x.shape)
+    return normed if bias is None else normed + jnp.broadcast_to(bias.astype(jnp.float32), x.shape)
 
 
 @recomputed
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x times the normal distribution function of x, exact. Gaussian Error Linear Units (2016), section 2."""
+    return _gelu(x).astype(x.dtype)
+
+
+@recomputed
+def gated_gelu(x: Float[Array, "..."], gate: Float[Array, "..."]) -> Float[Array, "..."]:
+    """gelu(x) times the gate. GLU Variants Improve Transformer (2020), section 2."""
+    return (_gelu(x) * gate.astype(jnp.float32)).astype(x.dtype)
+
+
+def _gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     wide = x.astype(jnp.float32)
-    return (wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+    return wide * (0.5 + 0.5 * jax.lax.erf(wide * math.sqrt(0.5)))

@@ -6,7 +6,7 @@ import numpy as np
 
 from mlm_jax.records import PARAGRAPH_START, SENTENCE_START, WORD_START
 from mlm_jax.text import clean
-from mlm_jax.tokenizer import Tokenizer
+from mlm_jax.tokenizer import Encoding, Tokenizer
 
 # Signs that end a sentence where white space follows; and those of scripts that put none between sentences. Each
 # pattern begins with one set of characters, which is what makes the search fast.
@@ -86,7 +86,7 @@ def encode_documents(texts: list[str], tokenizer: Tokenizer) -> tuple[np.ndarray
     encoding, lengths = tokenizer.encode_batch(paragraphs)
     ends = np.cumsum(lengths)
     flags = encoding.word_starts.astype(np.uint8) * WORD_START
-    sentences = _sentence_starts(encoding.ids, ends - lengths, lengths, paragraphs, tokenizer)
+    sentences = _sentence_starts(encoding, lengths, paragraphs, tokenizer)
     flags[sentences] |= SENTENCE_START | WORD_START
     flags[(ends - lengths)[lengths > 0]] |= PARAGRAPH_START | SENTENCE_START | WORD_START
     # tokens up to the last paragraph of each document
@@ -95,9 +95,9 @@ def encode_documents(texts: list[str], tokenizer: Tokenizer) -> tuple[np.ndarray
 
 
 def _sentence_starts(
-    ids: np.ndarray, firsts: np.ndarray, lengths: np.ndarray, paragraphs: list[str], tokenizer: Tokenizer
+    encoding: Encoding, lengths: np.ndarray, paragraphs: list[str], tokenizer: Tokenizer
 ) -> np.ndarray:
-    """Places of the tokens that begin a sentence inside a paragraph. firsts, lengths: of the paragraphs' tokens."""
+    """Places of the tokens that begin a sentence inside a paragraph."""
     owners, ends = [], []
     for number, paragraph in enumerate(paragraphs):
         for end in sentence_ends(paragraph):
@@ -105,26 +105,4 @@ def _sentence_starts(
             ends.append(end)
     if not owners:
         return np.zeros(0, np.int64)
-    # characters before each token; pieces stand for the text as it is, with one white space before it
-    before = np.concatenate([[0], np.cumsum(tokenizer.lengths[ids], dtype=np.int64)])
-    characters = before[firsts + lengths] - before[firsts]
-    plain = characters == np.fromiter(map(len, paragraphs), np.int64, len(paragraphs)) + 1
-    owner, end = np.array(owners), np.array(ends)
-    easy = plain[owner]
-    places = np.searchsorted(before[:-1], before[firsts[owner[easy]]] + end[easy] + 1)
-    found = [places[places < (firsts + lengths)[owner[easy]]]]
-    for number in np.unique(owner[~easy]):
-        found.append(firsts[number] + _by_surface(paragraphs[number], end[owner == number], tokenizer))
-    return np.concatenate(found)
-
-
-def _by_surface(paragraph: str, ends: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """Tokens after the given places, for text with unknown characters or that the model's own rules change."""
-    surfaces = tokenizer.surfaces(paragraph)
-    before = np.cumsum([0, *map(len, surfaces)])
-    if before[-1] == len(paragraph) + 1:
-        places = ends + 1
-    else:
-        places = [len(tokenizer.normalize(paragraph[:end])) for end in ends]
-    tokens = np.searchsorted(before, places)
-    return tokens[tokens < len(surfaces)]
+    return tokenizer.tokens_at(paragraphs, encoding, lengths, np.array(owners), np.array(ends))

@@ -16,14 +16,15 @@ SPLITS = ("train", "eval")
 
 
 def finished(folder: Path, fingerprint: str) -> dict | None:
-    """The manifest of a folder that holds the rows of this fingerprint, shards and all; else None."""
+    """The manifest of a folder that holds the rows of this fingerprint, shards, list of phrases and all; else None."""
     try:
         manifest = read_manifest(folder)
     except (OSError, ValueError):
         return None
     splits = [corpus["splits"][split] for corpus in manifest["corpora"] for split in SPLITS]
     shards = [folder / shard["file"] for split in splits for shard in split["shards"]]
-    whole = manifest["fingerprint"] == fingerprint and all(shard.is_file() for shard in shards)
+    phrases = [folder / manifest["collocations"]["file"]] if manifest["collocations"] else []
+    whole = manifest["fingerprint"] == fingerprint and all(file.is_file() for file in shards + phrases)
     return manifest if whole else None
 
 

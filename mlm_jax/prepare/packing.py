@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlm_jax.records import SENTENCE_START, WORD_START, Layout, encode_rows
+from mlm_jax.records import PHRASE_JOIN, SENTENCE_START, WORD_START, Layout, encode_rows
 
 WINDOW = 512  # documents that wait at a time
 DONORS = 16  # long documents that are looked at for a piece that ends with a sentence
@@ -196,7 +196,8 @@ def rows(
         target = np.repeat(number * layout.row_length + offset + 1, inner) + within
         tokens.reshape(-1)[target] = ids[source]
         bits.reshape(-1)[target] = flags[source]
-        bits[number, offset + 1] |= WORD_START
+        # nothing that a phrase could continue stands before a segment
+        bits[number, offset + 1] = (bits[number, offset + 1] | WORD_START) & ~np.uint8(PHRASE_JOIN)
         firsts = np.full((size, layout.max_segments), -1)
         firsts[number, place] = offset
         lengths = np.bincount(number, weights=inner + 2, minlength=size).astype(np.int64)

@@ -3,11 +3,14 @@
 The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
 interrupted: what is done is kept beside the folder and found again.
 
-The folder holds `tokenizer/spm.model`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
+The folder holds `tokenizer/`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
 `eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
 the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
 segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
-stands in the training rows (CLS, SEP and padding are not counted); `notes` for the user.
+stands in the training rows (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin
+a word, a sentence, a paragraph, and how many words continue a phrase; `collocations`, the list's hash, how much text
+was counted for it, and what came of each length, or nothing; `notes` for the user. With `data.collocations` the list
+lies there too, `collocations.tsv`.
 """
 
 import dataclasses
@@ -22,23 +25,27 @@ from pathlib import Path
 
 import numpy as np
 
-from mlm_jax.config import Config, ConfigError, check_writable, rows_folder
-from mlm_jax.prepare import pydoc, sources
+from mlm_jax.config import Config, ConfigError, DataConfig, check_writable, rows_folder
+from mlm_jax.prepare import collocations, pydoc, sources
 from mlm_jax.prepare.folder import SPLITS, alone, build_folder, check_replaceable, clean, finished, publish
+from mlm_jax.prepare.phrases import write_phrases
 from mlm_jax.prepare.progress import Stage
 from mlm_jax.prepare.sampling import sample_texts
 from mlm_jax.prepare.tasks import EncodeTask, PackTask, Part, Settings, encode_unit, pack_group
 from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
 from mlm_jax.prepare.workers import Workers
-from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
-from mlm_jax.tokenizer import MODEL, Tokenizer
+from mlm_jax.records import FLAGS, FORMAT, MANIFEST, Layout, read_manifest, write_json
+from mlm_jax.tokenizer import Tokenizer
 
-VERSION = 1  # of how rows are made: another one makes other rows of the same inputs
+VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
+UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
-    "is masking single characters"
+    "is masking single characters; mask.unit=phrase with data.collocations masks what stands together"
 )
+COLLOCATIONS = "collocations.tsv"
 
 
 @dataclasses.dataclass
@@ -173,15 +180,26 @@ def _options(config: Config) -> dict[str, object]:
         "pack_groups": data.pack_groups,
         "max_segments": data.max_segments,
         "row_length": config.row_length,
+        # how they are found matters where they are asked for
+        "collocations": data.collocations
+        and {
+            "list": data.collocations,
+            "longest": data.collocation_longest,
+            "count": data.collocation_count,
+            "tokens": data.collocation_tokens,
+        },
         "tokenizer": dataclasses.asdict(config.tokenizer),
     }
 
 
 def _fingerprint(config: Config, options: dict, corpora: list[Corpus]) -> str:
     """Hash of everything that determines the rows."""
-    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key != "path"}
-    if config.tokenizer.path:
-        tokenizer = Tokenizer.load(config.tokenizer.path).hash
+    asked = config.tokenizer
+    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
+    if asked.path:
+        tokenizer = Tokenizer.load(asked.path).hash
+    if asked.terms:
+        tokenizer = [tokenizer, read_terms(asked.terms)]
     everything = {
         "version": [FORMAT, VERSION],
         "options": {**options, "tokenizer": tokenizer},
@@ -200,15 +218,22 @@ def _build(job: Job) -> dict[str, object]:
     notes = training.pop("messages", [])
     for corpus in job.corpora:
         _encode(job, corpus)
+    found = _collocations(job, tokenizer)
     layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
     shards = _pack(job, layout)
-    unigrams = np.zeros(tokenizer.size, np.int64)
+    unigrams, flags = np.zeros(tokenizer.size, np.int64), Counter(dict.fromkeys(FLAGS, 0))
     for (_, split, _), info in shards.items():
         if SPLITS[split] == "train":
             unigrams += np.array(info["unigrams"])
+            flags.update(info["flags"])
     ideographs = unigrams[tokenizer.ideographs].sum() / max(1, unigrams.sum())
     if ideographs > MOSTLY:
         notes.append(UNSEGMENTED.format(ideographs))
+    if found and found["kept"] < job.config.data.collocations:
+        notes.append(_few(job.config.data, found["kept"]))
+    unknown = unigrams[tokenizer.unk] / max(1, unigrams.sum())
+    if unknown > FEW:
+        notes.append(UNKNOWN.format(unknown))
     return {
         "row_length": layout.row_length,
         "max_segments": layout.max_segments,
@@ -218,6 +243,8 @@ def _build(job: Job) -> dict[str, object]:
         "tokenizer": _describe(tokenizer) | {"training": training},
         "corpora": [_summary(corpus, shards) for corpus in job.corpora],
         "unigrams": unigrams.tolist(),
+        "flags": dict(flags),
+        "collocations": found,
     }
 
 
@@ -238,8 +265,31 @@ def _extract(job: Job, corpus: Corpus) -> sources.File:
     return sources.File(str(path), "modules", sources.JSON)
 
 
+def read_terms(path: str) -> list[str]:
+    """The words of a file, one a line, without empty lines and spaces around them. Raises ConfigError."""
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("config.tokenizer.terms", path, f"cannot be read: {error}") from None
+    terms = [line.strip() for line in lines if line.strip()]
+    if not terms:
+        raise ConfigError("config.tokenizer.terms", path, "holds no word; write one a line")
+    return terms
+
+
 def _tokenizer(job: Job) -> tuple[Tokenizer, dict]:
-    """The tokenizer of the rows, saved beside them, and what its training said; nothing for one that was given."""
+    """The tokenizer of the rows with its terms, saved beside them, and what its training said."""
+    tokenizer, report = _tokenizer_without_terms(job)
+    if terms := job.config.tokenizer.terms:
+        size, asked = tokenizer.size, read_terms(terms)
+        tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
+        tokenizer.save(job.tokenizer)
+        job.say(f"tokenizer: {tokenizer.size - size:,} new pieces for {len(asked):,} terms, {tokenizer.size:,} in all")
+    return tokenizer, report
+
+
+def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
+    """As it was trained, or given; then training says nothing."""
     asked, report_path = job.config.tokenizer, job.work / "training.json"
     if asked.path:
         tokenizer = Tokenizer.load(asked.path)
@@ -300,6 +350,49 @@ def _encode_once(task: EncodeTask) -> dict:
     return json.loads(done.read_text(encoding="utf-8")) if done.exists() else encode_unit(task)
 
 
+def _collocations(job: Job, tokenizer: Tokenizer) -> dict[str, object]:
+    """Writes the list of collocations of the training documents; what the manifest says of it, nothing where none is.
+
+    The list follows from the encoded documents and the options alone: the documents' hashes decide which are counted.
+    """
+    data, path, info = job.config.data, job.build / COLLOCATIONS, job.work / "collocations.json"
+    if not data.collocations:
+        return {}
+    if not info.exists():
+        counted: Counter = Counter(documents=0, tokens=0)
+
+        def texts() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for documents, ids, flags in collocations.sample(_train_parts(job), data.collocation_tokens):
+                counted.update(documents=documents, tokens=len(ids))
+                stage.add(ids.nbytes, documents)
+                yield ids, flags
+
+        with Stage("collocations", job.progress) as stage:
+            longest, least = data.collocation_longest, data.collocation_count
+            phrases, by_length = collocations.collocations(texts(), tokenizer, data.collocations, longest, least)
+        write_phrases(path, phrases)
+        hash = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        about = {"file": COLLOCATIONS, "hash": hash, **counted, "kept": len(phrases), "by_length": by_length}
+        write_json(info, about)
+    about = json.loads(info.read_text(encoding="utf-8"))
+    job.say(
+        f"collocations: {about['kept']:,} n-grams, from {about['tokens']:,} tokens of {about['documents']:,} documents"
+    )
+    return about
+
+
+def _train_parts(job: Job) -> list[Part]:
+    of_groups = (of_group for corpus in job.corpora for of_group in sorted(corpus.parts.items()))
+    return [part for (split, _), parts in of_groups for part in parts if SPLITS[split] == "train"]
+
+
+def _few(data: DataConfig, found: int) -> str:
+    return (
+        f"only {found:,} of {data.collocations:,} collocations: no more n-grams occur {data.collocation_count} times "
+        f"in {data.collocation_tokens:,} tokens, and more often than chance has it"
+    )
+
+
 def _pack(job: Job, layout: Layout) -> dict[tuple[int, int, int], dict]:
     """Packs what is not packed yet: (corpus, split, group) -> what its shard holds. Raises ConfigError."""
     keys = [(corpus.number, *key) for corpus in job.corpora for key in sorted(corpus.parts)]
@@ -310,6 +403,7 @@ def _pack(job: Job, layout: Layout) -> dict[tuple[int, int, int], dict]:
             info=str(job.work / f"shard-{number}-{split}-{group}.json"),
             layout=layout,
             tokenizer=str(job.tokenizer),
+            phrases=str(job.build / COLLOCATIONS) if job.config.data.collocations else "",
         )
         for number, split, group in keys
     ]
@@ -338,7 +432,7 @@ def _shard_name(number: int, split: int, group: int) -> str:
 def _describe(tokenizer: Tokenizer) -> dict[str, object]:
     ids = {name: getattr(tokenizer, name) for name in ("pad", "unk", "cls", "sep", "mask")}
     return {
-        "file": f"tokenizer/{MODEL}",
+        "file": f"tokenizer/{tokenizer.kind}",
         "hash": tokenizer.hash,
         "vocab_size": tokenizer.size,
         **ids,

@@ -13,8 +13,9 @@ import numpy as np
 
 from mlm_jax.prepare import packing
 from mlm_jax.prepare.documents import encode_documents
+from mlm_jax.prepare.phrases import Marker, read_phrases
 from mlm_jax.prepare.sources import Document, Unit, document_hash, documents
-from mlm_jax.records import Layout, write_json, write_shard
+from mlm_jax.records import FLAGS, Layout, write_json, write_shard
 from mlm_jax.tokenizer import Tokenizer
 
 
@@ -82,6 +83,21 @@ class Part:
     documents: int
     tokens: int
     name_bytes: int
+
+    def index(self) -> tuple[np.ndarray, np.ndarray]:
+        """hashes u64[documents], lengths i32[documents]."""
+        with open(self.path, "rb") as handle:
+            handle.seek(self.offset)
+            hashes, lengths = handle.read(8 * self.documents), handle.read(4 * self.documents)
+            return np.frombuffer(hashes, "<u8"), np.frombuffer(lengths, "<i4")
+
+    def texts(self) -> tuple[np.ndarray, np.ndarray]:
+        """ids i32[tokens], flags u8[tokens], of which only what is used is read."""
+        ids = self.offset + 12 * self.documents
+        return (
+            np.memmap(self.path, "<i4", "r", ids, (self.tokens,)),
+            np.memmap(self.path, "u1", "r", ids + 4 * self.tokens, (self.tokens,)),
+        )
 
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """hashes u64[documents], lengths i32[documents], ids i32[tokens], flags u8[tokens]."""
@@ -179,15 +195,29 @@ class PackTask:
     info: str  # path of what is said of it
     layout: Layout
     tokenizer: str  # folder
+    phrases: str  # path of the list of phrases that are marked, or nothing
+
+
+@functools.cache
+def _marker(path: str, tokenizer: str) -> Marker:
+    return Marker(read_phrases(Path(path)), _tokenizer(tokenizer))
+
+
+def _read(part: Part, task: PackTask) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """What `part.read` gives, with the phrases marked in the flags."""
+    hashes, lengths, ids, flags = part.read()
+    return hashes, lengths, ids, _marker(task.phrases, task.tokenizer)(ids, flags) if task.phrases else flags
 
 
 def pack_group(task: PackTask) -> dict:
     """Packs the documents of one group into a shard; returns what it wrote beside it.
 
     rows, segments, tokens (CLS and SEP included), unknown: counts; hash: of the rows' bytes; unigrams: count of each id
-    without CLS, SEP and padding. Where two documents have one id nothing is written: {"equal": [name, name]}.
+    without CLS, SEP and padding; flags: how many tokens carry each. Where two documents have one id nothing is written:
+    {"equal": [name, name]}.
     """
-    hashes, lengths, ids, flags = (np.concatenate(arrays) for arrays in zip(*(part.read() for part in task.parts)))
+    parts = zip(*(_read(part, task) for part in task.parts))
+    hashes, lengths, ids, flags = (np.concatenate(arrays) for arrays in parts)
     order = np.argsort(hashes, kind="stable")
     if equal := _equal(task.parts, hashes, order):
         return {"equal": equal}
@@ -197,11 +227,13 @@ def pack_group(task: PackTask) -> dict:
     flags = np.concatenate([flags[span] for span in spans])
     tokenizer = _tokenizer(task.tokenizer)
     plan = packing.plan(lengths[order], flags, task.layout)
-    digest = hashlib.blake2b(digest_size=16)
+    digest, bits = hashlib.blake2b(digest_size=16), bytearray()
+    at = task.layout.record.fields["flags"][1]
 
     def rows() -> Iterator[bytes]:
         for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep):
             digest.update(row)
+            bits.extend(row[at : at + task.layout.row_length])
             yield row
 
     write_shard(Path(task.shard), rows())
@@ -213,6 +245,7 @@ def pack_group(task: PackTask) -> dict:
         "unknown": int(unigrams[tokenizer.unk]),
         "hash": digest.hexdigest(),
         "unigrams": unigrams.tolist(),
+        "flags": {name: int(np.count_nonzero(np.frombuffer(bits, np.uint8) & bit)) for name, bit in FLAGS.items()},
     }
     write_json(Path(task.info), info)
     return info

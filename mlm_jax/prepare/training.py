@@ -18,7 +18,7 @@ import numpy as np
 import sentencepiece
 
 from mlm_jax.text import clean, split_token
-from mlm_jax.tokenizer import NAMES, SPACE, Tokenizer
+from mlm_jax.tokenizer import GRID, NAMES, SPACE, Tokenizer
 
 # Characters that get a piece of their own; the others become UNK. Most frequent first: those that make up COVERAGE of
 # the text, as far as ALPHABET_SHARE of the vocabulary goes; then, where they leave most of the vocabulary free, all
@@ -197,15 +197,17 @@ def _fit(words: list[tuple[str, int]], vocab_size: int) -> bytes:
             control_symbols=[mask],
             minloglevel=2,
         )
-    return _with_prefix(output.getvalue())
+    return _finished(output.getvalue())
 
 
-def _with_prefix(model: bytes) -> bytes:
-    """The model with white space put before each text: the words given to the trainer already had theirs."""
+def _finished(model: bytes) -> bytes:
+    """The model with white space put before each text, as the words given to it had, and its scores on the grid."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     proto.normalizer_spec.add_dummy_prefix = True
+    for piece in proto.pieces:
+        piece.score = round(piece.score * GRID) / GRID
     proto.trainer_spec.seed_sentencepieces_file = ""  # a temporary path
     return proto.SerializeToString(deterministic=True)
 

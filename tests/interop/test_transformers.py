@@ -1,6 +1,8 @@
 """Models go to `transformers` and come from it with the same logits. Skipped where it is not installed."""
 
-import batches
+import functools
+
+import goldens
 import jax
 import numpy as np
 import pytest
@@ -9,67 +11,80 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
-from golden.make_bert import random_input, random_model  # noqa: E402
+from golden.make import MODELS, random_input, random_model  # noqa: E402
 
 from mlm_jax import convert  # noqa: E402
 from mlm_jax.config import ModelConfig  # noqa: E402
 from mlm_jax.models import build  # noqa: E402
-from mlm_jax.records import SECOND_OF_PAIR  # noqa: E402
 
 VOCAB = 137
-CONFIG = ModelConfig(layers=4, width=32, heads=4, hidden=48, max_positions=20, dropout=0.0, attention_dropout=0.0)
-HUB_CONFIG = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 20,
+LENGTHS = {"bert": (20, 11, 5), "roberta": (20, 11, 5), "modernbert": (150, 61, 5)}
+OURS = {
+    "bert": {"max_positions": 20},
+    "roberta": {"max_positions": 22, "norm_epsilon": 1e-5},
+    # longer than the window, which reaches 8 to either side
+    "modernbert": {"layers": 9, "local_window": 16, "norm_epsilon": 1e-5, "max_positions": 150},
 }
+THEIRS = {
+    "bert": {"max_position_embeddings": 20},
+    "roberta": {"max_position_embeddings": 22, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "modernbert": {"num_hidden_layers": 9, "local_attention": 16, "max_position_embeddings": 150, "pad_token_id": 0}
+    | dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0),
+}
+FAMILIES = pytest.mark.parametrize("family", MODELS)
 
 
-def their_logits(model: object, given: dict) -> np.ndarray:
+def config_of(family: str) -> ModelConfig:
+    sizes = {"layers": 4, "width": 32, "heads": 4, "hidden": 48} | OURS[family]
+    return ModelConfig(family=family, dropout=0.0, attention_dropout=0.0, **sizes)
+
+
+def hub_config_of(family: str) -> dict:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+    return {"vocab_size": VOCAB} | sizes | THEIRS[family]
+
+
+def assert_the_logits_agree(family: str, model: object, params: dict, given: dict) -> None:
+    """Ours from rows with padding, and from one row that holds all texts."""
     with torch.no_grad():
-        logits = model(**given).logits.numpy()
-    return logits[given["attention_mask"].numpy() > 0]
-
-
-def our_logits(params: dict, given: dict) -> np.ndarray:
-    ids, mask, types = (given[name].numpy() for name in ("input_ids", "attention_mask", "token_type_ids"))
-    batch = batches.batch(ids, mask, types * SECOND_OF_PAIR)
-    model = build(CONFIG, VOCAB)
+        theirs = model(**given).logits.numpy()[given["attention_mask"].numpy() > 0]
+    assert np.abs(theirs).max() > 3
+    given = {name: array.numpy().astype(np.int32) for name, array in given.items()}
+    network = build(config_of(family), VOCAB)
 
     @jax.jit
     def logits(params, batch):
-        return model.logits(params, model.apply(params, batch).hidden)
+        return network.logits(params, network.apply(params, batch).hidden)
 
-    return np.asarray(logits(params, batch))[mask > 0][:, :VOCAB]
-
-
-def test_a_model_of_theirs_here():
-    model, given = random_model(seed=2, **HUB_CONFIG), random_input(seed=3, vocab_size=VOCAB)
-    params = convert.from_hub({name: tensor.numpy() for name, tensor in model.state_dict().items()}, CONFIG, VOCAB)
-    theirs, ours = their_logits(model, given), our_logits(params, given)
-    assert np.abs(theirs).max() > 3
-    assert np.abs(theirs - ours).max() < 1e-4
+    for batch in (goldens.padded(given), goldens.packed(given)):
+        ours = np.asarray(logits(params, batch))[np.asarray(batch.segments) > 0][:, :VOCAB]
+        assert np.abs(theirs - ours).max() < 1e-4
 
 
-def test_a_model_of_ours_there(tmp_path):
-    random = np.random.default_rng(4)
-    names = convert.to_hub(build(CONFIG, VOCAB).init(jax.random.key(0, impl="threefry2x32")), CONFIG, VOCAB)
+@FAMILIES
+def test_a_model_of_theirs_here(family):
+    model = random_model(2, family, **hub_config_of(family))
+    tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    params = convert.from_hub(tensors, config_of(family), VOCAB)
+    assert_the_logits_agree(family, model, params, random_input(3, family, VOCAB, LENGTHS[family]))
+
+
+@FAMILIES
+def test_a_model_of_ours_there(family, tmp_path):
+    random, config = np.random.default_rng(4), config_of(family)
+    there_and_back = functools.partial(convert.from_hub, config=config, vocab_size=VOCAB)
+    names = convert.to_hub(build(config, VOCAB).init(jax.random.key(0, impl="threefry2x32")), config, VOCAB)
     tensors = {
-        name: np.float32(random.normal(size=tensor.shape) * 0.2 + name.endswith("LayerNorm.weight"))
+        name: np.float32(random.normal(size=tensor.shape) * 0.2 + name.lower().endswith("norm.weight"))
         for name, tensor in names.items()
     }
-    params = convert.from_hub(tensors, CONFIG, VOCAB)
-    exported = convert.to_hub(params, CONFIG, VOCAB)
+    params = there_and_back(tensors)
+    exported = convert.to_hub(params, config, VOCAB)
     safetensors_numpy.save_file(exported, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    transformers.BertConfig(**HUB_CONFIG).save_pretrained(tmp_path)
-    model, report = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    hub_config, hub_model = MODELS[family]
+    hub_config(**hub_config_of(family)).save_pretrained(tmp_path)
+    model, report = hub_model.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
-    given = random_input(seed=5, vocab_size=VOCAB)
-    theirs, ours = their_logits(model.eval(), given), our_logits(params, given)
-    assert np.abs(theirs).max() > 3
-    assert np.abs(theirs - ours).max() < 1e-4
-    back = convert.from_hub({name: tensor.numpy() for name, tensor in model.state_dict().items()}, CONFIG, VOCAB)
+    assert_the_logits_agree(family, model.eval(), params, random_input(5, family, VOCAB, LENGTHS[family]))
+    back = there_and_back({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     jax.tree.map(np.testing.assert_array_equal, back, params)

@@ -1,0 +1,157 @@
+"""Between hub checkpoints and parameters: the tables of names and axes, read in both directions.
+
+The hub's side is a dict of numpy arrays under the names of `transformers`' `BertForMaskedLM`, `RobertaForMaskedLM` or
+`ModernBertForMaskedLM`, by the config's family.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from mlm_jax import tree
+from mlm_jax.config import PRESETS, ConfigError, ModelConfig, resolve, round_up
+from mlm_jax.convert.tables import FORMATS, Axes, Format, Shape
+from mlm_jax.models import build
+from mlm_jax.models.layers import VOCAB_MULTIPLE
+
+PADDED = ("embeddings/word/table", "head/bias")  # our rows from vocab_size on are zero and stay here
+
+
+class NamesError(ValueError):
+    """A checkpoint does not hold what the model needs; the message lists every name that is at fault."""
+
+
+def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int) -> dict[str, object]:
+    """Float32 parameters from the tensors of a checkpoint with `vocab_size` ids.
+
+    Accepts gamma and beta for weight and bias of a normalisation, and names without the prefix of the encoder. Raises
+    NamesError for names that are missing, unexpected or given twice, ValueError for shapes other than the config's, and
+    ConfigError for a model that the hub's format of its family cannot hold.
+    """
+    form = format_of(config)
+    found = _canonical(tensors, form)
+    expected = jax.eval_shape(build(config, vocab_size).init, jax.random.key(0, impl="threefry2x32"))
+    entries = _entries(form, expected)
+    names = {name for of_leaf in entries.values() for name, _, _ in of_leaf}
+    missing, unexpected = sorted(names - found.keys()), sorted(found.keys() - names)
+    if missing or unexpected:
+        raise NamesError(f"missing: {', '.join(missing) or 'none'}; unexpected: {', '.join(unexpected) or 'none'}")
+
+    def leaf_of(path: str, _: jax.ShapeDtypeStruct) -> np.ndarray:
+        parts = []
+        for name, axes, shape in entries[path]:
+            cut = (vocab_size, *shape[1:]) if path in PADDED else shape
+            rows, *rest = axes.hub_shape(cut)
+            if found[name].shape != (axes.parts * rows, *rest):
+                raise ValueError(f"{name} has shape {found[name].shape}, the config makes {(axes.parts * rows, *rest)}")
+            part = np.zeros(shape, np.float32)
+            part[: cut[0]] = axes.from_hub(found[name][axes.part * rows : (axes.part + 1) * rows], cut)
+            parts.append(part)
+        return np.stack(parts) if path.startswith("body/") else parts[0]
+
+    return tree.map_with_path(leaf_of, expected)
+
+
+def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint with `vocab_size` ids: float32, contiguous, a tied one under its first name only.
+
+    Raises ConfigError for a model that the hub's format of its family cannot hold.
+    """
+    form = format_of(config)
+    entries = _entries(form, params)
+    joined: dict[str, dict[int, np.ndarray]] = {}
+    for path, leaf in tree.leaves(params):
+        leaf = np.asarray(leaf, np.float32)
+        parts = leaf if path.startswith("body/") else [leaf]
+        for part, (name, axes, _) in zip(parts, entries[path]):
+            array = axes.to_hub(part[:vocab_size] if path in PADDED else part)
+            joined.setdefault(name, {})[axes.part] = array
+    return {
+        name: np.ascontiguousarray(np.concatenate([parts[i] for i in sorted(parts)])) for name, parts in joined.items()
+    }
+
+
+def left_out(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
+    """The tensors of a checkpoint that the model has no place for, such as a pooler, under the table's kind of name."""
+    form, found = format_of(config), {}
+    for name, tensor in tensors.items():
+        new = _renamed(name, form)
+        if any(re.fullmatch(pattern, new) for pattern in form.left_out):
+            found[new] = np.asarray(tensor)
+    return found
+
+
+def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[Sequence[int]]) -> dict[str, object]:
+    """The parameters of a model with `vocab_size` ids for another vocabulary, whose id i stood for the ids sources[i].
+
+    Its row of the word table, and its bias in the head, are the mean of theirs: the very same numbers where it is one
+    id, and the mean of the whole table where it is none (Hewitt 2021, "Initializing new word embeddings for pretrained
+    language models"). So the logits of ids that are kept do not change.
+    """
+    size = round_up(len(sources), VOCAB_MULTIPLE)
+
+    def change(path: str, leaf: np.ndarray) -> np.ndarray:
+        if path not in PADDED:
+            return leaf
+        old = np.asarray(leaf, np.float32)
+        new = np.zeros((size, *old.shape[1:]), np.float32)
+        rest = old[:vocab_size].mean(0)
+        for i, ids in enumerate(sources):
+            new[i] = old[ids[0]] if len(ids) == 1 else old[list(ids)].mean(0) if len(ids) else rest
+        return new
+
+    return tree.map_with_path(change, params)
+
+
+def format_of(config: ModelConfig) -> Format:
+    """The hub's format of a model. Raises ConfigError where a switch is not the family's and the hub has no other."""
+    form, model = FORMATS[config.family], resolve(config)
+    for key, value in PRESETS[config.family].items():
+        if getattr(model, key) != value and key not in form.free:
+            fix = f"the hub's format of {config.family!r} is made for {value!r} and cannot hold this model"
+            raise ConfigError(f"config.model.{key}", getattr(model, key), fix)
+    return form
+
+
+def _entries(form: Format, params: Mapping[str, object]) -> dict[str, list[tuple[str, Axes, Shape]]]:
+    """By path of a leaf, (hub name, axes, our shape) of every array in it: one for each layer stacked there."""
+    named, leaves = tree.layer_paths(params), dict(tree.leaves(params))
+    return {
+        path: [(*_hub_name(form, name), leaves[path].shape[1 if of.stacked else 0 :]) for name in of.paths]
+        for path, of in named.items()
+    }
+
+
+def _hub_name(form: Format, path: str) -> tuple[str, Axes]:
+    for pattern, name, axes in form.table:
+        match = re.fullmatch(pattern, path)
+        if match:
+            return match.expand(name), axes
+    raise KeyError(f"convert: no pattern matches {path!r}")
+
+
+def _renamed(name: str, form: Format) -> str:
+    """The name in the table for one that another version may have used."""
+    for pattern, replacement in form.old_names:
+        name = re.sub(rf"^{pattern}$", replacement, name)
+    return name
+
+
+def _canonical(tensors: Mapping[str, np.ndarray], form: Format) -> dict[str, np.ndarray]:
+    """The tensors under the names of the table, without tied copies and what the model does not have."""
+    found, given = {}, {}
+    for name, tensor in tensors.items():
+        new = _renamed(name, form)
+        if any(re.fullmatch(pattern, new) for pattern in form.left_out):
+            continue
+        if new in found:
+            raise NamesError(f"{given[new]} and {name} are one tensor")
+        found[new], given[new] = np.asarray(tensor), name
+    for copy, name in form.tied.items():
+        if copy in found:
+            tensor = found.pop(copy)
+            if not np.array_equal(found.setdefault(name, tensor), tensor):
+                raise ValueError(f"{copy} differs from {name}: this model ties them")
+    return found

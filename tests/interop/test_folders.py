@@ -1,0 +1,38 @@
+"""Folders that `transformers` wrote go through the verb and back, with its own loaders at both ends."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from golden.make import MODELS, SIZES, random_model  # noqa: E402
+from test_hub import vocab_txt  # noqa: E402
+
+from mlm_jax.checkpoint import load_model  # noqa: E402
+from mlm_jax.cli import convert  # noqa: E402
+from mlm_jax.cli.fill_mask import fill  # noqa: E402
+
+TEXT = "the cat [MASK] well."
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_the_same_answers_on_both_sides(family, tmp_path):
+    vocab_size, _, sizes = SIZES[family]
+    theirs = random_model(7, family, vocab_size=vocab_size, **sizes)
+    theirs.save_pretrained(tmp_path / "hub")
+    (tmp_path / "hub" / "vocab.txt").write_text(vocab_txt(vocab_size, pad=1 if family == "roberta" else 0))
+    assert convert.main([str(tmp_path / "hub"), str(tmp_path / "run")]) == 0
+    assert convert.main([str(tmp_path / "run"), str(tmp_path / "back")]) == 0
+    model, report = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(report.values()), report
+    assert type(model) is type(theirs)
+    for name, tensor in theirs.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), model.state_dict()[name].numpy(), err_msg=name)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    answers = transformers.pipeline("fill-mask", model=model.eval(), tokenizer=tokenizer, top_k=5)(TEXT)
+    (ours,) = fill(*load_model(tmp_path / "run"), TEXT, 5)
+    assert [answer["token"] for answer in answers] == [guess["id"] for guess in ours]
+    np.testing.assert_allclose(
+        [answer["score"] for answer in answers], [guess["probability"] for guess in ours], rtol=1e-3
+    )
