@@ -51,10 +51,11 @@ def read(
     program, exchanged, moved, seconds = compiled.program, [], None, None
     if program is not None:
         exchanged = collectives.read(program, len(on.devices))
-        moved = Moved(*hlo.moved(program))
+        t = config.row_length
+        moved = Moved(*hlo.moved(program), hlo.touching(program, rf"\[[\d,]*\b{t},{t}\]"))
         sent = sum(one.sent for one in exchanged)
         device_flops = compiled.traced_flops / len(on.devices)
-        seconds = roofline.seconds(on.chip, device_flops, *moved, sent, hlo.cycles(program))
+        seconds = roofline.seconds(on.chip, device_flops, moved.products, moved.others, sent, hlo.cycles(program))
     return Plan(
         config=config,
         topology=on,

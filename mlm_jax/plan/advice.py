@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from mlm_jax import flops
-from mlm_jax.config import capacity
+from mlm_jax.config import capacity, is_local, resolve
 from mlm_jax.config.mask import largest_rate
 from mlm_jax.metrics import short
 from mlm_jax.plan.collectives import SCALARS
@@ -51,19 +51,21 @@ def accumulated(plan: Plan) -> str | None:
     share = moved / plan.topology.chip.memory_bandwidth / plan.seconds.step
     if share < MATTERS:
         return None
-    return f"accumulation {k} adds up gradients {k} times: {gib(moved)} a step to and from memory, {share:.1%} of it"
+    return f"accumulation {k} adds up gradients {k} times: {gib(moved)} to and from memory, {share:.1%} of the step"
 
 
 def reduced_in_loops(plan: Plan) -> str | None:
     """With nothing but data parallelism gradients need to be reduced once a step."""
     mesh = plan.compiled.derived.mesh
-    inside = [one for one in plan.collectives if one.times > 1 and one.size > SCALARS]
-    if plan.config.accumulation == 1 or mesh["fsdp"] * mesh["tensor"] > 1 or not inside:
+    k = plan.config.accumulation
+    inside = [one for one in plan.collectives if one.times >= k and one.size > SCALARS]
+    if k == 1 or mesh["fsdp"] * mesh["tensor"] > 1 or not inside:
         return None
     sent, all_sent = sum(one.sent for one in inside), sum(one.sent for one in plan.collectives)
+    saved = sent * (1 - 1 / k) / plan.topology.chip.link_bandwidth / plan.seconds.step
     return (
-        f"{gib(sent)} of {gib(all_sent)} that a device sends is gradients reduced in every microbatch where once a step"
-        f" would do, {sent / plan.topology.chip.link_bandwidth / plan.seconds.step:.1%} of it: less accumulation helps"
+        f"{gib(sent)} of {gib(all_sent)} that a device sends is gradients reduced in each of {k} microbatches; once a"
+        f" step would save {saved:.1%} of its time: less accumulation helps"
     )
 
 
@@ -114,17 +116,20 @@ def recomputation(plan: Plan) -> str | None:
     more = plan.compiled.traced_flops / plan.flops - 1
     if abs(more) < MATTERS:
         return None
-    return f"the program has {more:+.1%} FLOPs beside forward and backward pass, such as recomputation"
+    what = "recomputation, or keys outside a window"
+    return f"the program has {more:+.1%} FLOPs beside forward and backward pass, such as {what}"
 
 
 def heads(plan: Plan) -> str | None:
     """Attention products whose sums are shorter than a matrix unit is wide."""
-    model, t = plan.config.model, plan.config.row_length
+    model, t = resolve(plan.config.model), plan.config.row_length
     size = model.width // model.heads
     wide = 2 * LANES if plan.topology.kind.startswith(WIDE_UNITS) else LANES
     if size >= wide:
         return None
-    share = 3 * plan.config.batch_size * (model.layers - 1) * 4 * t * t * model.width / plan.flops
+    windows = [model.local_window if is_local(model, depth) else 0 for depth in range(model.layers - 1)]
+    pairs = sum(flops.attended(t, window) for window in windows)
+    share = 3 * plan.config.batch_size * 4 * pairs * model.width / plan.flops
     return (
         f"heads of {size} fill {size / wide:.0%} of a matrix unit {wide} wide: attention's {share:.1%} of the FLOPs run"
         " at that part of the peak at best"
@@ -146,9 +151,27 @@ def bound(plan: Plan) -> str | None:
         return None
     s = plan.seconds
     whole = s.products + s.others + s.links
+    at_peak = plan.device_flops / plan.topology.chip.flops
+    waits = (
+        f" ({at_peak / s.products:.0%} of that at the peak: they wait for memory)" if at_peak < 0.9 * s.products else ""
+    )
     return (
-        f"by the roofline {s.products / whole:.0%} of a step is matrix products, {s.others / whole:.0%} what else is"
-        f" read and written, {s.links / whole:.0%} collectives"
+        f"by the roofline {s.products / whole:.0%} of a step is matrix products{waits}, {s.others / whole:.0%} what"
+        f" else is read and written, {s.links / whole:.0%} collectives"
+    )
+
+
+def scores(plan: Plan) -> str | None:
+    """What attention's scores move, which a kernel that never writes them would save."""
+    if plan.moved is None:
+        return None
+    share = plan.moved.scores / (plan.moved.products + plan.moved.others)
+    if share < 0.05:
+        return None
+    t = plan.config.row_length
+    return (
+        f"{share:.0%} of all that is moved to and from memory ({gib(plan.moved.scores)}) is by instructions that read"
+        f" or write attention scores or probabilities [rows, heads, {t}, {t}]"
     )
 
 
@@ -162,6 +185,7 @@ def _step(plan: Plan, m: int | None = None, vocab_rows: int | None = None) -> in
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     microbatch,
     bound,
+    scores,
     accumulated,
     reduced_in_loops,
     recomputation,

@@ -181,6 +181,19 @@ def moved(program: Program) -> tuple[int, int]:
     return products, others
 
 
+def touching(program: Program, pattern: str) -> int:
+    """Bytes moved by those instructions that read or write an array whose type matches a pattern."""
+    found = re.compile(pattern)
+    total = 0
+    for computation, instruction, times in program.executed():
+        if instruction.opcode in FREE:
+            continue
+        types = [computation[name].type for name in instruction.operands if name in computation]
+        if any(found.search(one) for one in [instruction.type, *types]):
+            total += times * traffic(program, computation, instruction)
+    return total
+
+
 def has_product(program: Program, instruction: Instruction) -> bool:
     """Whether a matrix product is computed by an instruction, or within a fusion."""
     inner = [instruction, *(inside for _, inside in program.within(instruction))]

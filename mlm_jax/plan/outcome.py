@@ -18,6 +18,7 @@ class Moved(NamedTuple):
 
     products: int  # by instructions with a matrix product
     others: int
+    scores: int  # of both, by instructions that touch arrays [.., t, t] of attention scores or probabilities
 
 
 @dataclasses.dataclass(frozen=True)
