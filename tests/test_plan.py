@@ -104,6 +104,20 @@ def test_collectives_by_hand():
     assert total["reduce-scatter"].sent == 256 * 7 / 8
 
 
+def test_a_collective_in_several_fusions_counts_once():
+    """As the compiler for TPUs cuts it: a start, a part beside other work, an end; another channel is another one."""
+    fused = "\n\n".join(
+        f"%part.{i} (x.{i}: f32[8]) -> f32[64] {{\n"
+        f"  %x.{i} = f32[8]{{0}} parameter(0)\n"
+        f"  ROOT %gathered.{i} = f32[64]{{0}} all-gather(%x.{i}), channel_id={channel}, replica_groups=[1,8]<=[8]\n}}"
+        for i, channel in enumerate((3, 3, 3, 4))
+    )
+    calls = "\n".join(f"  %f.{i} = f32[64]{{0}} fusion(%x), kind=kCustom, calls=%part.{i}" for i in range(4))
+    text = f"{fused}\n\nENTRY %main (x: f32[8]) -> f32[8] {{\n  ROOT %x = f32[8]{{0}} parameter(0)\n{calls}\n}}\n"
+    total = collectives.totals(collectives.read(hlo.parse(text), 8))
+    assert total == {"all-gather": collectives.Total(2, 2 * 256, 2 * 256 * 7 / 8)}
+
+
 def test_bytes_and_cycles_by_hand():
     program = hlo.parse(PROGRAM)
     # in the loop: a row is read into the chip (256, and 4 of the counter); summed from there to memory (256); read and

@@ -58,14 +58,21 @@ class Total:
 
 
 def read(program: hlo.Program, devices: int) -> list[Collective]:
-    """Every collective of a program that is no exchange with itself, the one that sends most first."""
-    found = []
+    """Every collective of a program that is no exchange with itself, the one that sends most first.
+
+    The compiler for TPUs may cut one into several fusions, to compute other things meanwhile; all of them bear its
+    channel, and it counts once.
+    """
+    found, seen = [], set()
     for computation, instruction, times in program.executed():
         scatters = instruction.opcode == "fusion" and any("all-reduce-scatter" in name for name in instruction.called)
         for around, one in [(computation, instruction), *program.within(instruction)]:
             kind = KINDS.get(one.opcode)
             group = kind and group_size(one, devices)
-            if kind and group > 1:
+            channel = one.attribute(r"channel_id=(\d+)")
+            part = (id(computation), one.opcode, channel)
+            if kind and group > 1 and not (channel and around is not computation and part in seen):
+                seen.add(part)
                 kind = "reduce-scatter" if scatters and kind == "all-reduce" else kind
                 found.append(_collective(around, one, kind, times, group))
     return sorted(found, key=lambda one: one.sent, reverse=True)
