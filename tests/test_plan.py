@@ -131,6 +131,10 @@ def test_bytes_and_cycles_by_hand():
     assert hlo.cycles(program) == 700 and not program.unknown_loops
 
 
+def test_what_a_loop_carries_by_hand():
+    assert hlo.carried(hlo.parse(PROGRAM)) == [("f32[5,64]", 5 * 256), ("s32[]", 4)]
+
+
 def test_a_loop_without_a_count_is_said():
     program = hlo.parse(PROGRAM.replace("direction=LT", "direction=NE"))
     assert collectives.totals(collectives.read(program, 8))["all-reduce"].count == 1

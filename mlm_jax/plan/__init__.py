@@ -64,6 +64,7 @@ def read(
         utilisation=utilisation,
         flops=of_step,
         collectives=exchanged,
+        carried=hlo.carried(program) if program else [],
         moved=moved,
         seconds=seconds,
         unknown_loops=len(program.unknown_loops) if program else 0,

@@ -12,6 +12,7 @@ from mlm_jax.plan.outcome import Plan, gib
 
 LANES = 128  # columns that a TPU works on at a time; 256 wide are the matrix units of v6e and 7x
 WIDE_UNITS = ("TPU v6", "TPU7", "TPU v7")
+MOST_KEPT = 5
 MATTERS = 0.005  # shares of a step below it are not worth a line
 
 
@@ -40,6 +41,15 @@ def microbatch(plan: Plan) -> str | None:
     if found.rows == now:
         return f"{fits}: the config has it"
     return f"{fits}, the config has {now}: {setting} gives the same batch_size"
+
+
+def kept(plan: Plan) -> str | None:
+    """The largest arrays that loops over layers and microbatches keep."""
+    large = [(name, size) for name, size in plan.carried[:MOST_KEPT] if size > 0.05 * plan.compiled.memory.needs]
+    if not large:
+        return None
+    listed = ", ".join(f"{name} {gib(size)}" for name, size in large)
+    return f"of {gib(plan.compiled.memory.needs)} loops keep, most of it for the backward pass: {listed}"
 
 
 def accumulated(plan: Plan) -> str | None:
@@ -184,6 +194,7 @@ def _step(plan: Plan, m: int | None = None, vocab_rows: int | None = None) -> in
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     microbatch,
+    kept,
     bound,
     scores,
     accumulated,

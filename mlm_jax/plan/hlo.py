@@ -262,6 +262,21 @@ def _fusion_writes(inside: dict[str, Instruction], type_text: str) -> int:
     return total
 
 
+def carried(program: Program) -> list[tuple[str, int]]:
+    """Arrays in HBM that loops carry along, such as what a scan over layers keeps for the backward pass.
+
+    Pairs of type and bytes, the largest first. Of equal types a loop may carry several; they count as in the loop that
+    carries most of them.
+    """
+    kept: dict[str, int] = {}
+    for _, one, _ in program.executed():
+        if one.opcode == "while":
+            types = [f"{kind}[{sizes}]" for kind, sizes, layout in ARRAY.findall(one.type) if "S(1)" not in layout]
+            for name in set(types):
+                kept[name] = max(kept.get(name, 0), types.count(name) * size(name))
+    return sorted(kept.items(), key=lambda one: one[1], reverse=True)
+
+
 def cycles(program: Program) -> int:
     """What the compiler for TPUs estimates for all instructions of one run, in cycles; 0 where it says nothing."""
     estimates = ((one.attribute(r'"estimated_cycles":"(\d+)"'), times) for _, one, times in program.executed())

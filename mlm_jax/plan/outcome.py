@@ -32,6 +32,7 @@ class Plan:
     utilisation: float  # model FLOP utilisation, as assumed beside the roofline
     flops: int  # forward and backward pass of a step by formula, over all devices
     collectives: list[Collective]
+    carried: list[tuple[str, int]]  # arrays that loops keep, by type, and their bytes; the largest first
     moved: Moved | None
     seconds: Seconds | None
     unknown_loops: int  # loops whose number of iterations was not found, counted once
@@ -83,6 +84,7 @@ def numbers(plan: Plan, advice: list[str]) -> dict:
         "moved": plan.moved and plan.moved._asdict(),
         "collectives": {kind: dataclasses.asdict(total) for kind, total in totals(plan.collectives).items()},
         "largest_collectives": [{**one._asdict(), "sent": one.sent} for one in plan.collectives[:MOST_SHOWN]],
+        "carried": [{"type": name, "size": size} for name, size in plan.carried[:MOST_SHOWN]],
         "unknown_loops": plan.unknown_loops,
         "seconds": s and {**s._asdict(), "step": s.step},
         "mfu_reachable": plan.reachable,
