@@ -321,7 +321,7 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
             raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
     padding_id = resolve(config.model).padding_id
     if padding_id not in (-1, tokenizer["pad"]):
-        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: set that"
+        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: set it to that"
         raise ConfigError("config.model.padding_id", padding_id, fix)
     weights = config.data.weights
     if weights and len(weights) != len(manifest["corpora"]):

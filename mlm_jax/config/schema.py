@@ -97,9 +97,12 @@ class MaskConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class ModelConfig:
-    """An encoder with its masked-language-model head. Switches that are None are as the family has them."""
+    """An encoder with its masked-language-model head.
 
-    family: str = "bert"  # bert | roberta | modernbert: presets of the switches below, and the hub format of `convert`
+    Switches that are None are as the family has them (`families.PRESETS`); sizes, dropout and epsilon go by no family.
+    """
+
+    family: str = "bert"  # bert | roberta | modernbert: presets of the switches, and the hub format of `convert`
     vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
     layers: int = 12
     width: int = 768
@@ -115,11 +118,9 @@ class ModelConfig:
     ffn: str | None = None  # gelu | geglu (gelu(up x) * gate x)
     biases: bool | None = None  # of linear layers and norms; the decoder always has one
     local_window: int | None = None  # tokens that a local layer sees: half of it on either side; 0: all layers global
-    global_every: int | None = (
-        None  # with local_window: layers 0, n, 2 n .. see the whole segment, the others are local
-    )
+    global_every: int | None = None  # layers 0, n, 2 n .. see the whole segment, those between are local
     rotary_base: float | None = None  # of global layers
-    rotary_local_base: float | None = None
+    rotary_local_base: float | None = None  # of local layers
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float = 0.1

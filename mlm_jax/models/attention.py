@@ -13,9 +13,7 @@ from mlm_jax.config import ModelConfig
 from mlm_jax.kernels import attention
 from mlm_jax.models.layers import Draws, Linear, output_scale, take
 
-Angles = tuple[
-    Float[Array, "b t r"], Float[Array, "b t r"]
-]  # cosine and sine for each of the r = k / 2 pairs of a head
+Angles = tuple[Float[Array, "b t r"], Float[Array, "b t r"]]  # cosine and sine, for the r = k / 2 pairs of a head
 
 
 class Places(NamedTuple):
