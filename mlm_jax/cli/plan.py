@@ -16,7 +16,7 @@ USAGE = """usage: python -m mlm_jax plan --config=FILE --topology=NAME [--topolo
 Compiles the training step of a config for TPU slices that are not here: memory of a device against its limit, FLOPs,
 bytes moved, collectives, step time by a roofline, days; then advice with numbers, among it the largest microbatch that
 fits (up to three more compilations, unless --nosearch). Needs no rows and no accelerator, but libtpu:
-pip install -e '.[tpu]'. A compilation takes from half a minute to several. Example:
+pip install -e '.[tpu]'. A compilation takes from half a minute to several. For TPUs only. Example:
 
   python -m mlm_jax plan --config=configs/base.py --topology=v5e:2x4 --topology=v6e:2x4
 """

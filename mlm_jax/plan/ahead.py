@@ -49,7 +49,10 @@ class Topology(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of one device. `needs` is what must fit; the parts are without the padding of tiled layouts."""
+    """Bytes of one device; the parts are without the padding of tiled layouts.
+
+    needs: the most that is in use at once, or what the compiler asks for where that is too much.
+    """
 
     needs: int
     parameters: int
@@ -94,7 +97,7 @@ def topology(name: str) -> Topology:
     try:
         devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
     except Exception as error:  # what libtpu raises has no type of its own
-        said = str(error).splitlines()[0]
+        said = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError("--topology", name, f"not known to libtpu ({said}); names look like {KNOWN}") from None
     kind = devices[0].device_kind
     chip = flops.chip(kind)
