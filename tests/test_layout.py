@@ -27,6 +27,7 @@ ARRAYS += [
     "checkpoint",
     "step",
     "initial",
+    "plan",
     "evaluate",
     "samples",
     "console",

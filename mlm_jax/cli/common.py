@@ -14,6 +14,8 @@ from mlm_jax import records, runtime
 from mlm_jax.config import Config
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}  # as a tokenizer that is trained here has them
+
 
 class Rows(NamedTuple):
     """Prepared rows that are looked at, and their ids."""
@@ -73,3 +75,11 @@ def checked_rows(config: Config, workdir: Path) -> tuple[Path, dict]:
         print(f"mlm_jax: warning: these rows were made before this changed: {change}", file=sys.stderr)
     config_module.check(config, devices=devices_asked(config), manifest=manifest)
     return folder, manifest
+
+
+def vocabulary_of(config: Config) -> Vocabulary:
+    """The ids that the config's tokenizer has, or will have when it is trained."""
+    if config.tokenizer.path:
+        return Tokenizer.load(config.tokenizer.path).vocabulary()
+    size = config.tokenizer.vocab_size
+    return Vocabulary(size=size, special=np.arange(5), ordinary=np.arange(5, size), **SPECIAL)
