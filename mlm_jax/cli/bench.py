@@ -206,7 +206,10 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
 
         mask_seconds = of_masks()
         plain_seconds = of_masks(priority="uniform") if config.mask.priority == "importance" else mask_seconds
-        each = {name: of_masks(**changes) for name, changes in STRATEGIES.items()} if strategies else {}
+        given = config.mask
+        plain = {field.name: field.default for field in dataclasses.fields(given)}
+        plain |= {"rate": given.rate, "max_rate": given.max_rate}
+        each = {name: of_masks(**plain | changes) for name, changes in STRATEGIES.items()} if strategies else {}
     input_rate = time_input(data.train_batches(rows.folder, rows.manifest, config, 0, placed), tokens)
     times = np.quantile(seconds, (0.1, 0.5, 0.9)).tolist()
     return {

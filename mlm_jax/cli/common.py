@@ -1,7 +1,9 @@
 """What verbs that look at rows share."""
 
+import functools
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +38,20 @@ def open_rows(config: Config, workdir: Path) -> Rows:
     check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
+
+
+def masks_at_start(config: Config, rows: Rows) -> tuple[Callable, dict]:
+    """`mask(step, batch [b,t]) -> Masked` as a run of the config makes them at its start, and `feedback.start`."""
+    from mlm_jax import feedback
+    from mlm_jax.initial import params_at_start
+    from mlm_jax.models import build
+    from mlm_jax.step import MASK_ROOT, root
+
+    model = build(config.model, config.model.vocab_size or rows.vocabulary.size)
+    make_params = functools.partial(params_at_start, config, model, rows.tokenizer)
+    mask, fed = feedback.make_mask_at_start(model, rows.vocabulary, config, make_params)
+    key = root(config.seed, MASK_ROOT)
+    return lambda step, batch: mask(step, key, batch), fed
 
 
 def devices_asked(config: Config) -> int:

@@ -6,7 +6,7 @@ import re
 import types
 import typing
 
-from mlm_jax.config.families import PRESETS, check_switches, resolve
+from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.schema import Config, ConfigError
 
@@ -275,8 +275,8 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
     check_switches(model)
-    before = resolve(model).padding_id + 1  # rows of the position table that stand before the first position
-    if model.max_positions < config.row_length + before:
+    before = model.max_positions - positions(model)  # rows of the position table that stand before the first position
+    if positions(model) < config.row_length:
         fix = f"must be at least config.row_length = {config.row_length}"
         if before:
             fix += f" + config.model.padding_id + 1 = {config.row_length + before}: positions begin at {before}"
@@ -321,7 +321,8 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
             raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
     padding_id = resolve(config.model).padding_id
     if padding_id not in (-1, tokenizer["pad"]):
-        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: set it to that"
+        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: "
+        fix += "begin with a model that agrees, or use its tokenizer" if config.init_from else "set it to that"
         raise ConfigError("config.model.padding_id", padding_id, fix)
     weights = config.data.weights
     if weights and len(weights) != len(manifest["corpora"]):
@@ -332,6 +333,9 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     for corpus in manifest["corpora"]:
         if not corpus["splits"]["train"]["rows"]:
             raise ConfigError("config.data.sources", corpus["source"], "holds no text to train on")
+    if config.mask.schedule == "loss" and not held_out:
+        fix = "there is no held-out row whose loss the rate could follow; set config.data.holdout"
+        raise ConfigError("config.mask.schedule", "loss", fix)
     vocab_size = config.model.vocab_size or size
     return {
         "vocab_size": vocab_size,

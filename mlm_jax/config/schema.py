@@ -99,7 +99,7 @@ class MaskConfig:
 class ModelConfig:
     """An encoder with its masked-language-model head.
 
-    Switches that are None are as the family has them (`families.PRESETS`); sizes, dropout and epsilon go by no family.
+    Switches that are None are as the family has them (`families.PRESETS`); sizes and epsilon go by no family.
     """
 
     family: str = "bert"  # bert | roberta | modernbert: presets of the switches, and the hub format of `convert`
@@ -123,8 +123,8 @@ class ModelConfig:
     rotary_local_base: float | None = None  # of local layers
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
-    dropout: float = 0.1
-    attention_dropout: float = 0.1  # above 0 it needs all pairs of a row: a local window then saves nothing
+    dropout: float | None = None
+    attention_dropout: float | None = None  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
     unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
 
@@ -192,8 +192,8 @@ class Config:
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
-    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (model.* but dropout,
-    # dtype and unroll) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
+    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (all of model.* but
+    # dtype, unroll and a dropout that is set) and, unless tokenizer.path is set, its tokenizer; the optimizer is new
     init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)

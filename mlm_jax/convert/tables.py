@@ -89,6 +89,7 @@ def head(dense: str, norm: str, bias: str) -> Table:
 
 GAMMA_BETA = ((r"(.*LayerNorm|.*layer_norm)\.gamma", r"\1.weight"), (r"(.*LayerNorm|.*layer_norm)\.beta", r"\1.bias"))
 CLS = "cls.predictions.transform"
+DROPOUT = ("dropout", "attention_dropout")
 
 BERT = Format(
     encoder_of_bert("bert") + head(f"{CLS}.dense", f"{CLS}.LayerNorm", "cls.predictions.bias"),
@@ -98,7 +99,7 @@ BERT = Format(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     (r"bert\.embeddings\.position_ids", r"bert\.pooler\.dense\.(weight|bias)", r"cls\.seq_relationship\.(weight|bias)"),
-    ("types",),
+    ("types", *DROPOUT),
 )
 
 ROBERTA = Format(
@@ -109,7 +110,7 @@ ROBERTA = Format(
         "lm_head.decoder.bias": "lm_head.bias",
     },
     (r"roberta\.embeddings\.position_ids", r"roberta\.pooler\.dense\.(weight|bias)"),
-    ("types", "padding_id"),
+    ("types", "padding_id", *DROPOUT),
 )
 
 MODERNBERT = Format(
@@ -142,7 +143,7 @@ MODERNBERT = Format(
     ((r"((?:embeddings|layers|final_norm)\..*)", r"model.\1"),),
     {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     (),
-    ("biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
+    (*DROPOUT, "biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
 )
 
 FORMATS = {"bert": BERT, "roberta": ROBERTA, "modernbert": MODERNBERT}
