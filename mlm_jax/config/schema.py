@@ -199,8 +199,9 @@ class Config:
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
-    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (model.* but dropout,
-    # dtype, unroll, attention and remat) and, unless tokenizer.path is set, its tokenizer; optimizer and schedule are new
+    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (of model.* the
+    # run's own are dropout, dtype, unroll, attention and remat) and, unless tokenizer.path is set, its tokenizer;
+    # optimizer and schedule are new
     init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)

@@ -69,7 +69,7 @@ def choose(asked: str, case: Case, kernels: bool = True) -> str:
     """
 
     def serves(backend: str) -> bool:
-        if backend in KERNELS and not kernels or obstacle(backend, case):
+        if (backend in KERNELS and not kernels) or obstacle(backend, case):
             return False
         return backend != "cudnn" or has_flash_attention()
 
