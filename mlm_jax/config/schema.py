@@ -131,8 +131,8 @@ class ModelConfig:
     # pass has no use for the one that is named, it is as with auto
     attention: str = "auto"
     # what the forward pass keeps for the backward pass, which computes the rest again: none (everything is kept) | dots
-    # (products with weights; costs attention, norms and GELU once more) | layer (only what enters each layer; costs a
-    # forward pass of the layers, a third of their FLOPs, which utilisation does not count)
+    # (products with weights; attention but for splash, norms and GELU are computed again) | layer (what enters each
+    # layer; costs a forward pass of the layers, a third of their FLOPs, which utilisation does not count)
     remat: str = "none"
 
 

@@ -12,6 +12,7 @@ from mlm_jax import sharding
 LANES = 128  # blocks, and so the row, are multiples of it
 LARGEST_BLOCK = 512  # of queries and of keys; several times the window would be keys outside of it
 LARGEST_LOCAL_BLOCK = 256
+RESIDUALS = "splash"  # name of what its backward pass reads beside its inputs, for policies of rematerialisation
 HEADS, PLACES = ("batch", "heads", None, None), ("batch", None)  # how [b,h,t,k] and [b,t] lie on the mesh
 
 
@@ -57,7 +58,10 @@ def kernel(t: int, h: int, window: int) -> splash_attention.splash_attention_ker
         block_kv_dq=block,
     )
     return splash_attention.make_splash_mha_single_device(
-        splash_attention.MultiHeadMask([mask] * h), block_sizes=blocks, interpret=sharding.platform() == "cpu"
+        splash_attention.MultiHeadMask([mask] * h),
+        block_sizes=blocks,
+        residual_checkpoint_name=RESIDUALS,
+        interpret=sharding.platform() == "cpu",
     )
 
 

@@ -11,15 +11,19 @@ from jaxtyping import Array, Float, Int, Key
 from mlm_jax import sharding
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
+from mlm_jax.kernels import splash
 from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 WANTED = ("hidden", "attention", "attention_received")
-# By `remat`, what the forward pass of a layer keeps beside its inputs: products with weights have no batch axes, those
-# of attention have.
+# By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
+# of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
 POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(splash.RESIDUALS),
+    ),
     "layer": jax.checkpoint_policies.nothing_saveable,
 }
 
