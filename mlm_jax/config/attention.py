@@ -52,7 +52,7 @@ def check_attention(config: Config, platform: str | None) -> None:
     size = model.width // model.heads
     case = Case(platform, config.row_length, size, dtype, model.local_window, model.attention_dropout)
     if fix := obstacle(model.attention, case):
-        raise ConfigError("config.model.attention", model.attention, f"{fix}, or take 'auto'")
+        raise ConfigError("config.model.attention", model.attention, f"{fix}; 'auto' takes what can serve")
 
 
 def dtype_on(model: ModelConfig, platform: str) -> str:

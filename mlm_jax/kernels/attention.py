@@ -13,11 +13,11 @@ from mlm_jax.kernels.reference import probabilities
 
 __all__ = ["attend", "choose", "probabilities"]
 
-# What `auto` takes on a platform: the first that can serve rows so long (tokens). On a CPU it is measured that blocks
-# save wherever there are fewer of them than the row has places (benchmarks/RESULTS.md). The others are reckoned and not
-# measured. TPU: in rows of 128 the scores of all pairs are few, and a step of the kernel's grid costs more than what
-# little it computes. GPU: a row of 2,048 has twenty times as many pairs as a window of 128, which is more than the
-# kernel is faster by; in a shorter one it takes the window as a mask.
+# What `auto` takes on a platform: the first that can serve rows so long (tokens); blocks wherever three of them are
+# shorter than the row, which is where they begin to save on a CPU (benchmarks/RESULTS.md). The lengths are reckoned and
+# not measured. TPU: in rows of 128 the scores of all pairs are few, and a step of the kernel's grid costs more than
+# what little it computes. GPU: a row of 2,048 has ten times the pairs that blocks of a window of 128 compute, which is
+# more than the kernel gains over plain products; in a shorter one it has the window in its mask.
 PREFERRED: dict[str, tuple[tuple[str, int], ...]] = {
     "cpu": (("blocks", 0),),
     "gpu": (("blocks", 2048), ("cudnn", 256), ("blocks", 0)),
@@ -51,7 +51,7 @@ def attend(
     b, t, h, k = query.shape
     rate = 0.0 if dropout_keys is None else dropout_rate
     case = Case(sharding.platform(), t, k, str(query.dtype), window, rate)
-    chosen = choose(backend, case, kernels=aligned and _can_cut(b, h)) if aligned else "reference"
+    chosen = choose(backend, case, kernels=_can_cut(b, h)) if aligned else "reference"
     if chosen == "blocks":
         return blocks.attend(query, key, value, key_segments, key_positions, window)
     if chosen == "cudnn":
