@@ -11,11 +11,21 @@ from jaxtyping import Array, Float, Int, Key
 from mlm_jax import sharding
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
+from mlm_jax.kernels import splash
 from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 WANTED = ("hidden", "attention", "attention_received")
+# By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
+# of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
+POLICIES = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(splash.RESIDUALS),
+    ),
+    "layer": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class Model(NamedTuple):
@@ -112,14 +122,21 @@ def assemble(
             raise ValueError(f"upto = {upto}: the model has layers 1 to {config.layers}")
         places = places_of(batch, config)
 
-        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, at: Array | None = None) -> tuple:
-            module = where.module(dtype)
-            y = module(x, places, at, fold_in(row_keys, 1 + depth), reference="attention" in want)
-            y = sharding.constrain(y, "batch", None, None)
-            out = {"hidden": y} if "hidden" in want else {}
-            if "attention" in want:
-                out["attention"] = module.attention.weights(x, places)
-            return y, out
+        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, final: bool = False) -> tuple:
+            def layer(weights: Params, x: Array, depth: Int[Array, ""] | int) -> tuple:
+                module = where._replace(weights=weights).module(dtype)
+                keys = fold_in(row_keys, 1 + depth)
+                y = module(x, places, at if final else None, keys, reference="attention" in want)
+                y = sharding.constrain(y, "batch", None, None)
+                out = {"hidden": y} if "hidden" in want else {}
+                if "attention" in want:
+                    out["attention"] = module.attention.weights(x, places)
+                return y, out
+
+            # the backward pass begins with the final layer: what it would free is wanted again at once
+            if config.remat != "none" and not final:
+                layer = jax.checkpoint(layer, policy=POLICIES[config.remat])
+            return layer(where.weights, x, depth)
 
         def run_group(x: Array, group: tuple) -> tuple:
             outs = []
@@ -144,7 +161,7 @@ def assemble(
                 outs.append({name: value.reshape(-1, *value.shape[2:]) for name, value in out.items()})
                 depth += groups * stack.size
             entered, where = x, layers.at(params, depth)
-            x, out = run(where, x, depth, at if depth == count - 1 else None)
+            x, out = run(where, x, depth, final=depth == count - 1)
             outs.append({name: value[None] for name, value in out.items()})
             depth += 1
         if norm and count == config.layers:
