@@ -33,6 +33,7 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?ffn/down/bias", (None,)),
     (r"(.*/)?head/dense/kernel", ("width", None)),
     (r"(.*/)?head/dense/bias", (None,)),
+    (r"(.*/)?head/decoder/table", ("vocab", "width")),
     (r"(.*/)?head/bias", ("vocab",)),
     (r"feedback/surprisal", (None,)),
 )

@@ -134,6 +134,7 @@ AT_LEAST = {
     "model.hidden": 1,
     "model.max_positions": 1,
     "model.initializer_range": 0.0,
+    "model.logits_mib": 0,
     "model.unroll": 1,
     "optimizer.learning_rate": 0.0,
     "optimizer.step_every": 1,
