@@ -8,6 +8,7 @@ VERBS = {
     "prepare": ("mlm_jax.cli.prepare", "text to rows: tokenizer, packed rows, manifest"),
     "preview": ("mlm_jax.cli.preview", "what the model will see: rows with their words and masks"),
     "audit": ("mlm_jax.cli.audit", "what the masks of a config really do, counted on its rows"),
+    "plan": ("mlm_jax.cli.plan", "what a run would need on TPUs that are not here: memory, FLOPs, collectives, days"),
     "study": ("mlm_jax.cli.study", "questions about masking, answered by counting: coverage"),
     "train": ("mlm_jax.train", "pretrain, or go on from the last checkpoint"),
     "evaluate": ("mlm_jax.cli.evaluate", "losses of any checkpoint, on any rows, at several mask rates"),

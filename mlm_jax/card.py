@@ -21,16 +21,19 @@ NAMES = {"loss": "loss", "perplexity": "perplexity", "accuracy": "accuracy", "un
 def card(workdir: Path, config: Config, step: int, data: str | None, parameters: int, mask: str) -> str:
     """Markdown. data: the fingerprint of the training rows, None where there were none; mask: the token."""
     model = resolve(config.model)
+    trained = f"trained for {step:,} of {config.steps:,} steps with mlm_jax" if data else "as it was imported"
+    if config.init_from:
+        trained += f", beginning with the weights of `{Path(config.init_from).name}`"
     about = f"{model.family}, {model.layers} layers of {model.width}, {model.heads} heads, {parameters:,} parameters"
     parts = [
         HEADER,
         f"# {workdir.resolve().name}",
-        f"A masked language model ({about}), trained for {step:,} of {config.steps:,} steps with mlm_jax.",
+        f"A masked language model ({about}), {trained}.",
         "```python\nfrom transformers import pipeline\n\n"
         f'pipeline("fill-mask", model="PATH")("A text with a {mask}.")\n```',
         _data(workdir, config, data),
         _evaluation(workdir, step),
-        f"## Config\n\n```json\n{to_json(config)}\n```\n",
+        f"## Config\n\n```json\n{to_json(config)}\n```\n" if data else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -57,7 +60,10 @@ def _evaluation(workdir: Path, step: int) -> str:
     results: dict[str, dict[str, float]] = {}
     if (workdir / STEPS).is_file():
         for line in (workdir / STEPS).read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
+            try:
+                record = json.loads(line)
+            except ValueError:  # the last line of a run that is under way, or was killed
+                continue
             names = [name for name in record if name.startswith("eval/")]
             if names and record["step"] <= step:
                 results = {}

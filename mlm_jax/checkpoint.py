@@ -116,9 +116,9 @@ def load_model(
         if step is not None:
             raise ConfigError("--step", step, f"{path} is a model of the hub format, which has one state")
         config, vocab_size = hub.read_config(path)
-        model, tokenizer = build(config, vocab_size), Tokenizer.load(path)
+        model, tokenizer, tensors = build(config, vocab_size), Tokenizer.load(path), read_tensors(path)
         try:
-            params = convert.from_hub(read_tensors(path), config, vocab_size)
+            params = convert.from_hub(tensors, config, vocab_size)
         except ValueError as error:
             raise ConfigError("path", str(path), str(error)) from None
         if tokenizer.size > vocab_size:

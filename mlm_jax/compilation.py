@@ -1,8 +1,11 @@
 """Compilations: how long they take, and why a step that was compiled is compiled again."""
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from mlm_jax import tree
 
@@ -56,6 +59,33 @@ class Watched:
                 changes.append(f"{path} was {was}, is {now}")
         more = [f"and {len(changes) - MOST_DIFFERENCES} more"] if len(changes) > MOST_DIFFERENCES else []
         return "; ".join(changes[:MOST_DIFFERENCES] + more) or "its arguments are as before (a setting of jax changed)"
+
+
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+    """Within it, programs are compiled as if for the first time: the cache on the disk is left out."""
+    kept = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax asks the setting once only
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", kept)
+        compilation_cache.reset_cache()
+
+
+def compile_cold(function: Callable, *arguments: object) -> tuple[Callable, dict[str, float]]:
+    """The compiled program of a jitted function, and the seconds of tracing with lowering and of compiling, anew.
+
+    Where a step is in the cache of compiled programs, a run starts in less.
+    """
+    with without_cache():
+        began = time.perf_counter()
+        lowered = function.trace(*arguments).lower()
+        lowered_at = time.perf_counter()
+        compiled = lowered.compile()
+        ended = time.perf_counter()
+    return compiled, {"lower_seconds": lowered_at - began, "compile_seconds": ended - lowered_at}
 
 
 def describe(args: tuple) -> dict[str, str]:

@@ -10,7 +10,9 @@ from mlm_jax.metrics import duration, short
 from mlm_jax.timing import percentiles
 
 
-def startup(config: Config, derived: Derived, device_kind: str, rates: list[tuple], manifest: dict) -> str:
+def startup(
+    config: Config, derived: Derived, device_kind: str, rates: list[tuple], manifest: dict, feedback: dict
+) -> str:
     """Devices, mesh, batch arithmetic, sizes that must fit each other, rates by layer, work, length of the run."""
     work = flops.of_run(config, derived)
     peak = flops.peak(device_kind)
@@ -28,7 +30,7 @@ def startup(config: Config, derived: Derived, device_kind: str, rates: list[tupl
             f" {config.model.max_positions}",
             f"vocabulary  {vocabulary:,} ids of the tokenizer, {derived.vocab_size:,} of the model,"
             f" {derived.vocab_rows:,} rows inside",
-            mask_line(config.mask, derived.capacity),
+            mask_line(config.mask, derived.capacity, feedback),
             f"steps       {config.steps:,} = {derived.epochs:.2f} epochs, warm-up {derived.warmup_steps:,}",
             f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
             f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
@@ -38,9 +40,11 @@ def startup(config: Config, derived: Derived, device_kind: str, rates: list[tupl
     )
 
 
-def mask_line(mask: MaskConfig, capacity: int) -> str:
-    """Rate and its schedule, unit, priority, regime, slots."""
-    ends = {"constant": "", "parts": f" in parts {mask.parts}"}
+def mask_line(mask: MaskConfig, capacity: int, feedback: dict) -> str:
+    """Rate and its schedule, unit, priority, regime, slots. feedback: as `feedback.start` gives it."""
+    if mask.schedule == "adaptive":
+        mask = dataclasses.replace(mask, rate=float(feedback["rate"]))
+    ends = {"constant": "", "parts": f" in parts {mask.parts}", "adaptive": " (adaptive)"}
     schedule = ends.get(mask.schedule, f" to {mask.end_rate or 0:.0%} ({mask.schedule})")
     priority = "" if mask.priority == "uniform" else f" in the order of {mask.priority}"
     what = f"{mask.rate:.0%}{schedule} of the tokens by {mask.unit}{priority}"

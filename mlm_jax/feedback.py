@@ -74,7 +74,11 @@ def after_evaluation(feedback: Feedback, results: dict[str, dict], config: MaskC
     )
     if not np.isfinite(loss):
         return feedback
-    rate = config.end_rate + (config.rate - config.end_rate) * min(loss / unigram, 1.0)
+    return with_rate(feedback, config.end_rate + (config.rate - config.end_rate) * min(loss / unigram, 1.0))
+
+
+def with_rate(feedback: Feedback, rate: float) -> Feedback:
+    """The same with another rate, which lies where the old one does."""
     return {**feedback, "rate": jax.device_put(np.float32(rate), feedback["rate"].sharding)}
 
 
@@ -114,15 +118,15 @@ def make_mask(model: Model, vocabulary: Vocabulary, config: Config) -> Callable[
 
 
 def make_mask_at_start(
-    model: Model, vocabulary: Vocabulary, config: Config, key: Key[Array, ""]
+    model: Model, vocabulary: Vocabulary, config: Config, make_params: Callable[[], dict]
 ) -> tuple[Callable[..., Masked], dict[str, np.ndarray]]:
     """The jitted `mask(step, key, batch [b,t]) -> Masked` of a run that has not begun, and the numbers that it reads.
 
-    key: the root of the parameters, which are made only if the masks depend on them.
+    make_params: gives the parameters that it will begin with; asked only if the masks depend on them.
     """
     fed = start(model, vocabulary, config.mask)
     reads = config.mask.priority == "importance" and not uses_surprisal(config.mask)
-    params = jax.jit(model.init)(key) if reads else {}
+    params = make_params() if reads else {}
     mask = make_mask(model, vocabulary, config)
 
     @jax.jit

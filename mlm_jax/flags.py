@@ -112,9 +112,10 @@ def parse(
         raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
     if rest and not words:
         raise Usage(f"unexpected {rest[0]!r}; flags begin with --")
+    arguments = Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
     if needs_config:
-        config = with_source(config)
-    return Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
+        arguments.config = with_source(config, arguments.workdir)
+    return arguments
 
 
 def _flags_help(values: flags.FlagValues) -> str:

@@ -6,31 +6,52 @@ outside of a query's window. Compilers' own counts do not serve: they count the 
 """
 
 import re
+from typing import NamedTuple
 
 from mlm_jax.config import Config, Derived, ModelConfig, is_local, resolve
 
-# Dense bf16 operations per second of one jax device, by pattern of its `device_kind`; the first match counts. From the
-# vendors' data sheets (without sparsity). One device is one core of two on TPU v2, v3 and 7x, else a whole chip.
-PEAKS: tuple[tuple[str, float], ...] = (
-    (r"TPU v2", 45e12 / 2),
-    (r"TPU v3", 123e12 / 2),
-    (r"TPU v4", 275e12),
-    (r"TPU v5 ?(lite|e)", 197e12),
-    (r"TPU v5p?", 459e12),
-    (r"TPU v6 ?(lite|e)", 918e12),
-    (r"TPU ?v?7x", 2307e12 / 2),
-    (r".*\bA100\b.*", 312e12),
-    (r".*\bH100 PCIe.*", 756e12),
-    (r".*\bH100 NVL.*", 835e12),
-    (r".*\b(H100|H200|GH200)\b.*", 989e12),
-    (r".*\bB200\b.*", 2250e12),
-    (r".*\bL4\b.*", 121e12),
+
+class Chip(NamedTuple):
+    """What the vendor publishes of one jax device: one core of two on TPU v2, v3 and 7x, else a whole chip."""
+
+    flops: float  # dense bf16 operations per second, without sparsity
+    memory: float | None = None  # bytes of HBM
+    memory_bandwidth: float | None = None  # bytes per second between HBM and the chip
+    link_bandwidth: float | None = None  # bytes per second that all its links to other chips together send
+    clock: float | None = None  # cycles per second
+
+
+# By pattern of a device's `device_kind`; the first match counts. From the vendors' data sheets; of the links Google
+# publishes both directions together, so half of it is sent (v5e 400, v5p 1,200, v6e 800, 7x 1,200 GB/s; v4 2,400 Gb/s
+# one way). A clock is the peak over the 2 x 128 x 128 operations a cycle of each of 4 matrix units (8 on v4 and v5p).
+# What is None is not known, or not needed here.
+GIB = 2**30
+CHIPS: tuple[tuple[str, Chip], ...] = (
+    (r"TPU v2", Chip(45e12 / 2)),
+    (r"TPU v3", Chip(123e12 / 2)),
+    (r"TPU v4", Chip(275e12, 32 * GIB, 1228e9, 300e9, 1.05e9)),
+    (r"TPU v5 ?(lite|e)", Chip(197e12, 16 * GIB, 819e9, 200e9, 1.5e9)),
+    (r"TPU v5p?", Chip(459e12, 95 * GIB, 2765e9, 600e9, 1.75e9)),
+    (r"TPU v6 ?(lite|e)", Chip(918e12, 32 * GIB, 1638e9, 400e9)),
+    (r"TPU ?v?7x", Chip(2307e12 / 2, 192 * GIB / 2, 7380e9 / 2, 600e9 / 2)),
+    (r".*\bA100\b.*", Chip(312e12)),
+    (r".*\bH100 PCIe.*", Chip(756e12)),
+    (r".*\bH100 NVL.*", Chip(835e12)),
+    (r".*\b(H100|H200|GH200)\b.*", Chip(989e12)),
+    (r".*\bB200\b.*", Chip(2250e12)),
+    (r".*\bL4\b.*", Chip(121e12)),
 )
+
+
+def chip(device_kind: str) -> Chip | None:
+    """The published figures of a jax device; None where the kind is not known, as for a CPU."""
+    return next((found for pattern, found in CHIPS if re.fullmatch(pattern, device_kind)), None)
 
 
 def peak(device_kind: str) -> float | None:
     """Dense bf16 operations per second of a jax device; None where the kind is not known, as for a CPU."""
-    return next((rate for pattern, rate in PEAKS if re.fullmatch(pattern, device_kind)), None)
+    found = chip(device_kind)
+    return None if found is None else found.flops
 
 
 def attended(t: int, window: int) -> int:

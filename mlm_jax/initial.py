@@ -5,11 +5,14 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from mlm_jax import convert, tree
-from mlm_jax.checkpoint import load_model
-from mlm_jax.config import ConfigError
+from mlm_jax.checkpoint import load_model, newest
+from mlm_jax.config import Config, ConfigError, hub
+from mlm_jax.convert.files import weight_files
 from mlm_jax.models import Model
+from mlm_jax.step import INIT_ROOT, root
 from mlm_jax.tokenizer import Tokenizer
 
 KEY = "config.init_from"
@@ -23,11 +26,12 @@ def params_from(source: str, model: Model, tokenizer: Tokenizer, say: Callable[[
     Raises ConfigError, naming what differs first, where the two are of different shape.
     """
     path = Path(source).expanduser()
-    old_model, params, old = load_model(path, sharding=jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    old_model, params, old = load_model(path, step_of(path), here)
     params = jax.device_get(params)
     sources = sources_of(old, tokenizer)
-    spare = range(tokenizer.size, model.vocab_size)  # rows of a larger table without a token
-    sources += [[i] if i < old_model.vocab_size else [] for i in spare]
+    spare = range(tokenizer.size, model.vocab_size)  # rows without a token, as far as neither tokenizer has one there
+    sources += [[i] if old.size <= i < old_model.vocab_size else [] for i in spare]
     if sources != [[i] for i in range(old_model.vocab_size)]:
         kept, new = sum(len(ids) == 1 for ids in sources), sources.count([])
         means = len(sources) - kept - new
@@ -40,25 +44,54 @@ def params_from(source: str, model: Model, tokenizer: Tokenizer, say: Callable[[
     return params
 
 
+def params_at_start(config: Config, model: Model, tokenizer: Tokenizer) -> tree.PyTree:
+    """What a run begins with: drawn by its seed, or the parameters of `init_from`."""
+    if config.init_from:
+        return params_from(config.init_from, model, tokenizer, lambda line: None)
+    return jax.jit(model.init)(root(config.seed, INIT_ROOT))
+
+
+def step_of(path: Path) -> int | None:
+    """The checkpoint that all processes take, as process 0 finds it; None for a folder of the hub format."""
+    if hub.is_hub(path):
+        return None
+    found = newest(path) if jax.process_index() == 0 else None
+    found = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if found is None else found)))
+    if found == -1:
+        raise ConfigError(KEY, str(path), "holds no whole checkpoint")
+    return found
+
+
+def check_source(source: str) -> None:
+    """Raises ConfigError where there are no weights to begin with; before anything is prepared."""
+    path = Path(source).expanduser()
+    if not hub.is_hub(path):
+        step_of(path)
+    elif jax.process_index() == 0:
+        weight_files(path)
+
+
 def sources_of(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     """For each id of a tokenizer, the ids of another that stood for it: the same piece, the same role, or its text's.
 
-    An id whose text the other one does not know has none. Ids are found by their pieces, so that their order may
-    differ, and rows without a token, such as holes, stay out of it.
+    An id whose text the other one does not know has none. Ids are found by what their pieces say, white space before
+    them included, so that order and family may differ; rows without a token, such as holes, stay out of it.
     """
     if old.hash == new.hash:
         return [[i] for i in range(new.size)]
-    by_piece = {piece: i for i, piece in enumerate(old.pieces)}
+    ordinary_before = set(old.ordinary.tolist())
+    by_piece = {piece: i for i, piece in enumerate(old.shown) if i in ordinary_before}
+    by_name = {piece: i for i, piece in enumerate(old.pieces) if i not in ordinary_before}
     roles = {getattr(new, role): getattr(old, role) for role in ROLES}
     special, ordinary = set(new.special.tolist()), set(new.ordinary.tolist())
     sources = []
     for i, (piece, shown) in enumerate(zip(new.pieces, new.shown)):
         if i in roles:
             sources.append([roles[i]])
-        elif piece in by_piece:
-            sources.append([by_piece[piece]])
         elif i in special or i not in ordinary:
-            sources.append([])
+            sources.append([by_name[piece]] if piece in by_name else [])
+        elif shown in by_piece:
+            sources.append([by_piece[shown]])
         else:
             ids = old.encode_around(["", shown.replace("\u2581", " ")])[1:]  # what follows a MASK
             sources.append([] if old.unk in ids else list(ids))

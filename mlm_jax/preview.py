@@ -1,7 +1,7 @@
 """What the model will see: rows as text, with segments, words, and what the mask does to each token."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import SupportsInt
 
@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import mlm_jax
-from mlm_jax import data, feedback, masking
-from mlm_jax.config import Config
-from mlm_jax.models import build
+from mlm_jax import data, masking
+from mlm_jax.batch import Batch, Masked
 from mlm_jax.report.markup import Html, join, tag
 from mlm_jax.report.style import STYLE
-from mlm_jax.step import INIT_ROOT, MASK_ROOT, root
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 
 SPACE = "\u2581"  # how SentencePiece writes white space
@@ -62,21 +60,18 @@ class Row:
 def rows(
     folder: Path,
     manifest: dict,
-    config: Config,
+    mask: Callable[[Batch], Masked],
     tokenizer: Tokenizer,
     vocabulary: Vocabulary,
     asked: Sequence,
-    step: int = 0,
 ) -> list[Row]:
     """The training rows `asked` for, (row, visit) pairs, under the masks that training gives them there.
 
     A row under a mask is a function of the seed, the row, the visit and the rate, so this is what the run sees.
-    step: 0, 1, ..., whose rate is used where it changes. Masks that depend on the model are those of its start.
+    mask: what training makes of a batch [b,t].
     """
     batch = jax.tree.map(jnp.asarray, data.Shards(folder, manifest, "train").batch(np.array(asked, np.int64)))
-    model = build(config.model, config.model.vocab_size or vocabulary.size)
-    mask, _ = feedback.make_mask_at_start(model, vocabulary, config, root(config.seed, INIT_ROOT))
-    masked = mask(step, root(config.seed, MASK_ROOT), batch)
+    masked = mask(batch)
     inputs, selected = np.asarray(masked.inputs), np.asarray(masked.selected)
     maskable = np.asarray(masking.maskable(batch.tokens, batch.segments, vocabulary))
     batch = jax.device_get(batch)

@@ -82,7 +82,7 @@ def _gradients(
     dropout_root: Key[Array, ""],
 ) -> tuple[Metrics, Float[Array, "k b m"], dict]:
     """Means of the whole batch, the loss of each target, and the gradient; one microbatch after another."""
-    drops = config.model.dropout > 0 or config.model.attention_dropout > 0
+    drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
     def loss(params: dict, batch: Batch, masked: Masked) -> tuple[Float[Array, ""], tuple]:
         keys = row_keys(dropout_root, batch) if drops else None

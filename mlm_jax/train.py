@@ -84,18 +84,18 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     import jax
 
     config, workdir = arguments.config, arguments.workdir
-    derived = config_module.check(config, jax.device_count(), jax.process_count())
+    derived = config_module.check(config, jax.device_count(), jax.process_count(), platform=jax.default_backend())
     from mlm_jax import console, optim
     from mlm_jax.models import build
 
-    asked = config.model.vocab_size or config.tokenizer.vocab_size
+    folder = config_module.rows_folder(config, workdir)
+    if arguments.print_config and (folder / records.MANIFEST).exists():
+        manifest = records.read_manifest(folder)
+        derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
+    asked = derived.vocab_size or config.model.vocab_size or config.tokenizer.vocab_size
     shapes = jax.eval_shape(build(config.model, asked).init, jax.random.key(0))
     rates = optim.table(shapes, config.optimizer)  # finds a parameter that no group names
     if arguments.print_config:
-        folder = config_module.rows_folder(config, workdir)
-        if (folder / records.MANIFEST).exists():
-            manifest = records.read_manifest(folder)
-            derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
         print(console.print_config(config, derived, rates))
         return 0
     try:
@@ -136,7 +136,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
     from mlm_jax.evaluate import make_evaluation
-    from mlm_jax.initial import params_from
+    from mlm_jax.initial import check_source, params_from
     from mlm_jax.models import build
     from mlm_jax.samples import make_samples
     from mlm_jax.tokenizer import Tokenizer
@@ -148,11 +148,17 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     if checkpoints.latest is not None and "rows_read" not in saved:
         fix = "holds an imported model; begin a run in another folder, with --config.init_from of this one"
         raise ConfigError("workdir", str(workdir), fix)
+    if config.init_from and checkpoints.latest is None:
+        check_source(config.init_from)
     folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
     derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
     check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
+    asked, made = config.tokenizer, manifest["options"]["tokenizer"]
+    if (asked.path or asked.terms) and (asked.path, asked.terms) != (made["path"], made.get("terms", "")):
+        # of rows that were given, or are those of a run that has begun
+        progress.message(f"the tokenizer is that of the rows, {folder / 'tokenizer'}, not config.tokenizer")
 
     mesh = sharding.make_mesh(derived.mesh)
     model = build(config.model, derived.vocab_size)
@@ -161,7 +167,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     target = state.abstract(model, optimizer, mesh, config.mesh, fed)
     rates = optim.table(target.params, config.optimizer)
     kind = jax.devices()[0].device_kind
-    progress.message(console.startup(config, derived, kind, rates, manifest))
+    progress.message(console.startup(config, derived, kind, rates, manifest, fed))
 
     facts = {"tokenizer": tokenizer.hash, "data": manifest["fingerprint"], "config": dataclasses.asdict(config)}
     done, rows_read, spent = 0, 0, {}
@@ -178,6 +184,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
         rows_read, spent = position(saved, facts, workdir), saved.get("spent", {})
         now = checkpoints.restore(done, target)
+        if config.mask.schedule == "adaptive":  # a function of config and rows, which may have changed
+            now = dataclasses.replace(now, feedback=feedback.with_rate(now.feedback, fed["rate"]))
         progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
         for change in console.changes(saved["config"], json.loads(config_module.to_json(config))):
             progress.message(f"  since the checkpoint: {change}")

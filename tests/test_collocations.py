@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from vocabularies import byte_pairs
 
 from mlm_jax import records
 from mlm_jax.prepare import packing, phrases
@@ -30,6 +31,15 @@ def tokenizer() -> Tokenizer:
 
 def encoded(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     return encode_documents([text], tokenizer)[:2]
+
+
+def test_punctuation_of_byte_level_pieces_ends_a_phrase(tmp_path):
+    """Pieces as they are written hold letters where the text has white space, signs, or parts of characters."""
+    tokenizer = byte_pairs(tmp_path, ["Ġ (", "Ġ d", "Ġd o", "Ġdo g", "â Ģ", "âĢ Ķ", "Ġ âĢĶ"])
+    traits = Traits(tokenizer)
+    by_text = {tokenizer.pieces[i]: (int(traits.holds[i]), bool(traits.spaced[i])) for i in range(tokenizer.size)}
+    assert by_text["Ġdog"] == (phrases.LETTERS, True) and by_text["g"] == (phrases.LETTERS, False)
+    assert by_text["Ġ("] == by_text["ĠâĢĶ"] == (phrases.OTHER, True) and by_text["âĢĶ"] == (phrases.OTHER, False)
 
 
 def test_scores_by_hand(tokenizer):

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 from test_train import SMALL, text  # noqa: F401  (a fixture)
+from vocabularies import byte_pairs, word_pieces
 
 from mlm_jax import checkpoint, convert, initial, train
 from mlm_jax.cli import convert as verb
 from mlm_jax.cli import fill_mask
-from mlm_jax.config import Config, ConfigError, ModelConfig, hub, with_source
+from mlm_jax.config import Config, ConfigError, ModelConfig, check, hub, with_source
 from mlm_jax.convert.files import INDEX, WEIGHTS, read_tensors, write_tensors
 from mlm_jax.models import build
 from mlm_jax.tokenizer import Tokenizer
@@ -58,14 +59,22 @@ PUBLISHED = {  # what the hub says of three well-known models, without keys that
         {"model_type": "bert", "hidden_act": "gelu", "vocab_size": 30522, "hidden_size": 768, "pad_token_id": 0}
         | {"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "type_vocab_size": 2}
         | {"max_position_embeddings": 512, "layer_norm_eps": 1e-12, "hidden_dropout_prob": 0.1},
-        ModelConfig(types=2),
+        ModelConfig(types=2, dropout=0.1, attention_dropout=0.1),
         30522,
         109_514_298,
     ),
     "roberta": (
         {"model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
         | {"layer_norm_eps": 1e-5, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-        ModelConfig(family="roberta", types=1, padding_id=1, max_positions=514, norm_epsilon=1e-5),
+        ModelConfig(
+            family="roberta",
+            types=1,
+            padding_id=1,
+            max_positions=514,
+            norm_epsilon=1e-5,
+            dropout=0.1,
+            attention_dropout=0.1,
+        ),
         50265,
         124_697_433,
     ),
@@ -160,7 +169,12 @@ def test_there_and_back_is_bit_equal(family, tmp_path, capfd):
     for line in ("the cat [MASK] well.", "a fish  swims", "xyz"):
         np.testing.assert_array_equal(before.encode(line).ids, after.encode(line).ids)
     card = (tmp_path / "back/README.md").read_text()
-    assert card.startswith("---\nlibrary_name: transformers") and '"family": "' in card
+    assert card.startswith("---\nlibrary_name: transformers") and "as it was imported" in card
+    # what was imported is a config that can be trained from
+    begun = with_source(Config(init_from=str(tmp_path / "run"), row_length=8))
+    assert (
+        check(begun, 1).vocab_size is None and build(begun.model, 9).config == build(goldens.CONFIGS[family], 9).config
+    )
     (model, params, _), (_, others, _) = map(checkpoint.load_model, (folder, tmp_path / "run"))
     jax.tree.map(np.testing.assert_array_equal, params, others)
     batch = goldens.padded(goldens.load(family)[1])
@@ -246,6 +260,7 @@ def test_what_the_user_can_mend(tmp_path, capfd):
 
     assert "give SOURCE and TARGET" in says(folder)
     assert "exists and is not empty" in says(folder, folder)
+    assert "exists and is not empty" in says(folder, ".")
     assert "holds no config.json" in says(tmp_path, tmp_path / "x")
     assert "must be at least 100" in says(folder, tmp_path / "x", "--vocab_size=99")
     assert "which has one state" in says(folder, tmp_path / "x", "--step=3")
@@ -291,14 +306,26 @@ def test_rows_follow_their_token_to_another_id(tmp_path):
     assert new.mask == 99 and initial.sources_of(old, new) == [[tokens.index(token)] for token in other]
 
 
+def test_pieces_of_another_family_are_found_by_what_they_say(tmp_path):
+    """A byte-level `the` continues a word and its other form begins one; so do `##the` and `the` of WordPiece."""
+    old = byte_pairs(tmp_path / "bytes", ["t h", "th e", "\u0120 th", "\u0120th e"])
+    new = word_pieces(tmp_path / "words", ["the", "##the", "##e"])
+    sources = initial.sources_of(old, new)
+    assert [[old.shown[i] for i in ids] for ids in sources[-3:]] == [["\u2581the"], ["the"], ["e"]]
+    roles = ("pad", "unk", "cls", "sep", "mask")
+    assert [sources[getattr(new, role)] for role in roles] == [[getattr(old, role)] for role in roles]
+
+
 def test_architecture_and_tokenizer_of_the_source(tmp_path):
     folder = hub_folder(tmp_path / "hub", "modernbert")
-    given = Config(init_from=str(folder), model=ModelConfig(layers=1, dropout=0.2))
+    given = Config(init_from=str(folder), row_length=64, model=ModelConfig(layers=1, dropout=0.2))
     config = with_source(given)
     assert config.model.family == "modernbert" and config.model.layers == 6 and config.model.dropout == 0.2
-    assert config.model.vocab_size == 60 and config.tokenizer.path == str(folder)
+    assert config.model.attention_dropout == 0.0 and config.tokenizer.path == str(folder)
+    with pytest.raises(ConfigError, match=r"config\.row_length = 600: .* has positions for 512"):
+        with_source(dataclasses.replace(given, row_length=600))
     assert verb.main([str(folder), str(tmp_path / "run")]) == 0
-    of_run = with_source(Config(init_from=str(tmp_path / "run")))
+    of_run = with_source(Config(init_from=str(tmp_path / "run"), row_length=64))
     assert of_run.model.local_window == 4 and of_run.tokenizer.path == str(tmp_path / "run" / "tokenizer")
     with pytest.raises(ConfigError, match=r"config\.init_from = '/nowhere'"):
         with_source(Config(init_from="/nowhere"))
@@ -326,6 +353,17 @@ def test_training_begins_with_the_model(text, tmp_path, capfd):  # noqa: F811
     assert train.main([*argv, "--config.steps=6"]) == 0  # goes on, and does not begin anew
     assert "goes on after step 4" in capfd.readouterr().err
     assert fill_mask.main([f"--workdir={tmp_path / 'run'}", "the catfish [MASK] well."]) == 0
+    # the source is needed no more, and the words are those of before; a line of the metrics that was cut is no matter
+    folder.rename(tmp_path / "moved")
+    terms.write_text("other\n")
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 7, "train/lo')
+    assert verb.main([str(tmp_path / "run"), str(tmp_path / "exported")]) == 0
+    assert "beginning with the weights of `hub`" in (tmp_path / "exported" / "README.md").read_text()
+    assert train.main([*argv, "--config.steps=8"]) == 0
+    said = capfd.readouterr().err
+    assert "goes on after step 6" in said and "made before this changed: terms" in said
+    (tmp_path / "moved").rename(folder)
     # an imported model is no run that can go on
     assert verb.main([str(folder), str(tmp_path / "imported")]) == 0
     argv[2] = f"--workdir={tmp_path / 'imported'}"

@@ -174,7 +174,7 @@ def test_the_verb(text, tmp_path, capfd):  # noqa: F811
         ([f"--out={text}"], "--out = "),
         (["more"], "unexpected 'more'"),
         (["--config.mask.rate=2"], "config.mask.rate = 2"),
-        (["--config.mask.unit=phrase"], "the rows mark no phrases"),
+        (["--config.mask.unit=phrase"], "needs rows that mark phrases"),
     ]:
         assert study.main(["coverage", *argv, *flags]) == 2
         assert says in capfd.readouterr().err

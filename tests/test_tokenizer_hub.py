@@ -523,10 +523,13 @@ def test_a_hub_file_is_written_back_as_it_was(tmp_path):
         content["post_processor"] = None
 
     plain = byte_pairs(tmp_path / "plain", MERGES, model_max_length=77)
-    plain.save_hub(tmp_path / "same", max_length=5)
+    plain.save_hub(tmp_path / "same", max_length=99)
     assert (tmp_path / "same/tokenizer.json").read_bytes() == (tmp_path / "plain/tokenizer.json").read_bytes()
     config = json.loads((tmp_path / "same/tokenizer_config.json").read_text())
     assert config["model_max_length"] == 77 and config["mask_token"] == "<mask>"
+    plain.save_hub(tmp_path / "short", max_length=5, types=False)  # what the model cannot do, is not promised
+    config = json.loads((tmp_path / "short/tokenizer_config.json").read_text())
+    assert config["model_max_length"] == 5 and "token_type_ids" not in config["model_input_names"]
     tokenizer = byte_pairs(tmp_path / "given", MERGES, pairs)
     library = read_back(tokenizer, tmp_path / "hub")
     check_same(tokenizer, library, NASTY, cleaned=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from absl import flags
 
-from mlm_jax.cli.common import open_rows
+from mlm_jax.cli.common import masks_at_start, open_rows
 from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
@@ -50,20 +50,16 @@ def audited(arguments: Arguments):
     rows = open_rows(config, arguments.workdir)
     import jax
 
-    from mlm_jax import data, feedback
+    from mlm_jax import data
     from mlm_jax.audit import asked
-    from mlm_jax.models import build
-    from mlm_jax.step import INIT_ROOT, MASK_ROOT, root
 
-    key = root(config.seed, MASK_ROOT)
     step = min(arguments.at_step, config.steps) - 1
-    model = build(config.model, config.model.vocab_size or rows.vocabulary.size)
-    make, fed = feedback.make_mask_at_start(model, rows.vocabulary, config, root(config.seed, INIT_ROOT))
+    make, fed = masks_at_start(config, rows)
     shards = data.Shards(rows.folder, rows.manifest, "train")
     audit = asked(rows.vocabulary, config.mask, config.steps, step, fed.get("rate"))
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
         batch = shards.batch(numbers)
-        audit.add(batch, jax.device_get(make(step, key, batch)))
+        audit.add(batch, jax.device_get(make(step, batch)))
     return audit
 
 

@@ -15,6 +15,7 @@ from absl import flags
 
 from mlm_jax import config as config_module
 from mlm_jax import records, runtime
+from mlm_jax.cli.common import SPECIAL, vocabulary_of
 from mlm_jax.config import Config, Derived
 from mlm_jax.flags import Arguments, command
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
@@ -60,7 +61,6 @@ MARKS = {  # bit of a word start -> how often it is there
     records.PARAGRAPH_START: 0.015,
     records.PHRASE_JOIN: 0.2,
 }
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 def define(values: flags.FlagValues) -> None:
@@ -84,7 +84,7 @@ def measured(config: Config, workdir: Path, steps: int, strategies: bool = False
     runtime.start()
     import jax
 
-    config_module.check(config, jax.device_count())
+    config_module.check(config, jax.device_count(), platform=jax.default_backend())
     with rows_of(config, workdir) as rows:
         derived = config_module.check(config, jax.device_count(), 1, rows.manifest)
         return measure(config, derived, rows, steps, strategies)
@@ -115,14 +115,6 @@ def rows_of(config: Config, workdir: Path) -> Iterator[Rows]:
     vocabulary.counts = np.arange(vocabulary.size, 0, -1)  # of generated rows, where masks go by frequency
     with tempfile.TemporaryDirectory(prefix="mlm_jax-bench-") as name:
         yield Rows(Path(name), generate(Path(name), config, vocabulary), vocabulary, "generated")
-
-
-def vocabulary_of(config: Config) -> Vocabulary:
-    """The ids that the config's tokenizer has, or will have when it is trained."""
-    if config.tokenizer.path:
-        return Tokenizer.load(config.tokenizer.path).vocabulary()
-    size = config.tokenizer.vocab_size
-    return Vocabulary(size=size, special=np.arange(5), ordinary=np.arange(5, size), **SPECIAL)
 
 
 def generate(folder: Path, config: Config, vocabulary: Vocabulary) -> dict:
@@ -190,7 +182,7 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
     """All figures of a config, under the names that `--json` has. Times in seconds, memory in bytes a device."""
     import jax
 
-    from mlm_jax import data, feedback, optim, sharding, state, step
+    from mlm_jax import compilation, data, feedback, optim, sharding, state, step
     from mlm_jax.models import build
 
     mesh = sharding.make_mesh(derived.mesh)
@@ -205,7 +197,7 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
         parameters = sum(leaf.size for leaf in jax.tree.leaves(now.params))
         batch = next(batches)
         train_step = step.make_train_step(model, optimizer, rows.vocabulary, config, mesh)
-        compiled, cold = compile_cold(train_step, now, batch, roots)
+        compiled, cold = compilation.compile_cold(train_step, now, batch, roots)
         seconds, tokens, now = time_steps(compiled, now, itertools.chain([batch], batches), roots, steps)
 
         def of_masks(**changes: object) -> float:
@@ -214,7 +206,10 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
 
         mask_seconds = of_masks()
         plain_seconds = of_masks(priority="uniform") if config.mask.priority == "importance" else mask_seconds
-        each = {name: of_masks(**changes) for name, changes in STRATEGIES.items()} if strategies else {}
+        given = config.mask
+        plain = {field.name: field.default for field in dataclasses.fields(given)}
+        plain |= {"rate": given.rate, "max_rate": given.max_rate}
+        each = {name: of_masks(**plain | changes) for name, changes in STRATEGIES.items()} if strategies else {}
     input_rate = time_input(data.train_batches(rows.folder, rows.manifest, config, 0, placed), tokens)
     times = np.quantile(seconds, (0.1, 0.5, 0.9)).tolist()
     return {
@@ -238,29 +233,6 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
         "input_times_step": input_rate / (tokens / times[1]),
         **memory(compiled),
     }
-
-
-def compile_cold(train_step: Callable, *arguments: object) -> tuple[Callable, dict[str, float]]:
-    """The compiled step, and the seconds of tracing with lowering and of compiling, as if for the first time.
-
-    The cache of compiled programs is left out: where a step is in it, a run starts in less.
-    """
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    kept = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # jax asks the setting once only
-    try:
-        began = time.perf_counter()
-        lowered = train_step.trace(*arguments).lower()
-        lowered_at = time.perf_counter()
-        compiled = lowered.compile()
-        ended = time.perf_counter()
-    finally:
-        jax.config.update("jax_enable_compilation_cache", kept)
-        compilation_cache.reset_cache()
-    return compiled, {"lower_seconds": lowered_at - began, "compile_seconds": ended - lowered_at}
 
 
 def time_steps(

@@ -1,7 +1,9 @@
 """What verbs that look at rows share."""
 
+import functools
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +13,8 @@ from mlm_jax import config as config_module
 from mlm_jax import records, runtime
 from mlm_jax.config import Config
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
+
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}  # as a tokenizer that is trained here has them
 
 
 class Rows(NamedTuple):
@@ -36,6 +40,20 @@ def open_rows(config: Config, workdir: Path) -> Rows:
     return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
 
 
+def masks_at_start(config: Config, rows: Rows) -> tuple[Callable, dict]:
+    """`mask(step, batch [b,t]) -> Masked` as a run of the config makes them at its start, and `feedback.start`."""
+    from mlm_jax import feedback
+    from mlm_jax.initial import params_at_start
+    from mlm_jax.models import build
+    from mlm_jax.step import MASK_ROOT, root
+
+    model = build(config.model, config.model.vocab_size or rows.vocabulary.size)
+    make_params = functools.partial(params_at_start, config, model, rows.tokenizer)
+    mask, fed = feedback.make_mask_at_start(model, rows.vocabulary, config, make_params)
+    key = root(config.seed, MASK_ROOT)
+    return lambda step, batch: mask(step, key, batch), fed
+
+
 def devices_asked(config: Config) -> int:
     """As many devices as the mesh of a config asks for: any machine may look at its rows."""
     return math.prod(max(1, size) for size in (config.mesh.data, config.mesh.fsdp, config.mesh.tensor))
@@ -57,3 +75,11 @@ def checked_rows(config: Config, workdir: Path) -> tuple[Path, dict]:
         print(f"mlm_jax: warning: these rows were made before this changed: {change}", file=sys.stderr)
     config_module.check(config, devices=devices_asked(config), manifest=manifest)
     return folder, manifest
+
+
+def vocabulary_of(config: Config) -> Vocabulary:
+    """The ids that the config's tokenizer has, or will have when it is trained."""
+    if config.tokenizer.path:
+        return Tokenizer.load(config.tokenizer.path).vocabulary()
+    size = config.tokenizer.vocab_size
+    return Vocabulary(size=size, special=np.arange(5), ordinary=np.arange(5, size), **SPECIAL)

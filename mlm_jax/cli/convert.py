@@ -2,12 +2,13 @@
 
 import dataclasses
 import shutil
+import tempfile
 from pathlib import Path
 
 from absl import flags
 
 from mlm_jax import runtime
-from mlm_jax.config import Config, ConfigError, hub, resolve, to_json
+from mlm_jax.config import Config, ConfigError, hub, positions, to_json
 from mlm_jax.flags import Arguments, Usage, command
 
 USAGE = """usage: python -m mlm_jax convert SOURCE TARGET [--step=N] [--vocab_size=N]
@@ -38,19 +39,21 @@ def run(arguments: Arguments) -> int:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError("TARGET", str(target), "exists and is not empty; name another folder")
     runtime.start()
-    partial = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    target, partial = target.resolve(), None
     try:
-        partial.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         convert = import_model if hub.is_hub(source) else export_model
         lines = convert(source, partial, arguments)
         if target.exists():
             target.rmdir()
+        partial.chmod(0o755)  # the library makes it readable by its owner alone
         partial.rename(target)
     except OSError as error:
         raise ConfigError("TARGET", str(target), f"cannot be written: {error}") from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial:
+            shutil.rmtree(partial, ignore_errors=True)
     print("\n".join([*lines, f"written: {target}"]))
     return 0
 
@@ -73,8 +76,8 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
         tensors |= read_tensors(workdir, HEADS)
     write_tensors(target / WEIGHTS, tensors)
     hub.write_config(target, values)
-    before = max(resolve(model.config).padding_id + 1, 0)
-    tokenizer.save_hub(target, model.config.max_positions - before, types=resolve(model.config).types > 0)
+    # with one type, a table that all tokens share, there is nothing to tell
+    tokenizer.save_hub(target, positions(model.config), types=model.config.types > 1)
     parameters = sum(leaf.size for _, leaf in tree.leaves(params))
     text = card(
         workdir, config, step, read_meta(workdir, step).get("data"), parameters, tokenizer.pieces[tokenizer.mask]
@@ -93,10 +96,8 @@ def import_model(source: Path, target: Path, arguments: Arguments) -> list[str]:
 
     model, params, tokenizer = load_model(source, arguments.step)
     vocab_size, params = resized(model, params, tokenizer, arguments.vocab_size)
-    before = max(resolve(model.config).padding_id + 1, 0)
-    config = Config(
-        model=dataclasses.replace(model.config, vocab_size=vocab_size), row_length=model.config.max_positions - before
-    )
+    of_model = dataclasses.replace(hub.read_config(source)[0], vocab_size=vocab_size)
+    config = Config(model=of_model, row_length=positions(of_model))
     (target / "config.json").write_text(to_json(config) + "\n", encoding="utf-8")
     tokenizer.save(target / "tokenizer")
     checkpoints = Checkpoints(target, keep=1)

@@ -7,7 +7,7 @@ import numpy as np
 from absl import flags
 
 from mlm_jax import runtime
-from mlm_jax.config import ConfigError
+from mlm_jax.config import ConfigError, positions
 from mlm_jax.flags import Arguments, Usage, command
 
 USAGE = """usage: python -m mlm_jax fill-mask --workdir=DIR "text with a [MASK]" ["another text" ...]
@@ -60,8 +60,8 @@ def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dic
     if len(parts) == 1:
         raise ConfigError("text", text, f"holds no {MASK}")
     ids = np.array([tokenizer.cls, *tokenizer.encode_around(parts), tokenizer.sep], np.int32)
-    if len(ids) > model.config.max_positions:
-        fix = f"is {len(ids)} tokens long, the model has positions for {model.config.max_positions}"
+    if len(ids) > positions(model.config):
+        fix = f"is {len(ids)} tokens long, the model has positions for {positions(model.config)}"
         raise ConfigError("text", text, fix)
     t = len(ids)
     batch = Batch(
@@ -80,7 +80,7 @@ def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dic
     @jax.jit
     def probabilities(params, batch, at):
         logits = model.logits(params, model.apply(params, batch, at=at).hidden)
-        return jax.nn.softmax(logits[..., : model.vocab_size])
+        return jax.nn.softmax(logits[..., : tokenizer.size])  # the model may have spare rows, which are no token
 
     found = np.asarray(probabilities(params, batch, at[None]))[0]
     best = np.argsort(-found, axis=1, kind="stable")[:, :top_k]

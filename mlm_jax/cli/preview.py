@@ -1,12 +1,13 @@
 """`python -m mlm_jax preview --config=FILE`: what the model will see, before any training."""
 
+import functools
 import os
 import sys
 from pathlib import Path
 
 from absl import flags
 
-from mlm_jax.cli.common import open_rows
+from mlm_jax.cli.common import masks_at_start, open_rows
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import Arguments, command
 
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> int:
 def run(arguments: Arguments) -> int:
     config = arguments.config
     rows = open_rows(config, arguments.workdir)
-    from mlm_jax import preview
+    from mlm_jax import masking, preview
 
     total = sum(corpus["splits"]["train"]["rows"] for corpus in rows.manifest["corpora"])
     if arguments.first_row >= total:
@@ -42,19 +43,22 @@ def run(arguments: Arguments) -> int:
     numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
     asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
     step = min(arguments.at_step, config.steps) - 1
-    found = preview.rows(rows.folder, rows.manifest, config, rows.tokenizer, rows.vocabulary, asked, step)
+    make, fed = masks_at_start(config, rows)
+    mask = functools.partial(make, step)
+    found = preview.rows(rows.folder, rows.manifest, mask, rows.tokenizer, rows.vocabulary, asked)
+    rate = float(masking.rate_at(config.mask, config.steps, fed.get("rate"))(step))
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(preview.terminal(found, color))
     if arguments.html:
-        _write(Path(arguments.html), preview.html(found, f"Masks of {rows.folder}", about(config)))
+        _write(Path(arguments.html), preview.html(found, f"Masks of {rows.folder}", about(config, rate)))
     return 0
 
 
-def about(config: Config) -> str:
+def about(config: Config, rate: float) -> str:
     mask = config.mask
     shares = " / ".join(f"{share:.0%}" for share in mask.corruption)
     corruption = f"MASK / random / kept {shares} per {mask.corruption_per}"
-    return f"Unit {mask.unit}, rate {mask.rate:.0%}, {mask.regime}; {corruption}."
+    return f"Unit {mask.unit}, rate {rate:.0%}, {mask.regime}; {corruption}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ Nothing here imports jax, so that a mistake is reported before any device is tou
 """
 
 from mlm_jax.config.checks import Derived, check, get
-from mlm_jax.config.families import PRESETS, is_local, resolve
+from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, rows_folder, to_json
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.schema import (
@@ -49,6 +49,7 @@ __all__ = [
     "get",
     "is_local",
     "load",
+    "positions",
     "resolve",
     "round_up",
     "rows_folder",

@@ -6,7 +6,8 @@ import re
 import types
 import typing
 
-from mlm_jax.config.families import PRESETS, check_switches, resolve
+from mlm_jax.config.attention import BACKENDS, check_attention
+from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.schema import Config, ConfigError
 
@@ -30,10 +31,13 @@ class Derived:
     epochs: float | None = None
 
 
-def check(config: Config, devices: int, processes: int = 1, manifest: dict | None = None) -> Derived:
+def check(
+    config: Config, devices: int, processes: int = 1, manifest: dict | None = None, platform: str | None = None
+) -> Derived:
     """Derives every number of a run, or raises `ConfigError` at the first contradiction.
 
-    Called before any data is read, and again with the manifest of the prepared rows.
+    Called before any data is read, and again with the manifest of the prepared rows. platform: cpu, gpu or tpu, None
+    where the run may be on another machine: whether it has what `model.attention` names is then not asked.
     """
     _check_types(config, "config")
     _check_ranges(config)
@@ -41,6 +45,7 @@ def check(config: Config, devices: int, processes: int = 1, manifest: dict | Non
     _check_data(config)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
+    check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
     derived = Derived(
         devices=devices,
@@ -98,6 +103,8 @@ CHOICES = {
     "mask.random_ids": ("uniform", "unigram"),
     "model.family": tuple(PRESETS),
     "model.dtype": ("auto", "float32", "bfloat16"),
+    "model.attention": BACKENDS,
+    "model.remat": ("none", "dots", "layer"),
     "optimizer.schedule": ("linear", "cosine", "step", "constant"),
 }
 AT_LEAST = {
@@ -276,8 +283,8 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
     check_switches(model)
-    before = resolve(model).padding_id + 1  # rows of the position table that stand before the first position
-    if model.max_positions < config.row_length + before:
+    before = model.max_positions - positions(model)  # rows of the position table that stand before the first position
+    if positions(model) < config.row_length:
         fix = f"must be at least config.row_length = {config.row_length}"
         if before:
             fix += f" + config.model.padding_id + 1 = {config.row_length + before}: positions begin at {before}"
@@ -322,7 +329,8 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
             raise ConfigError("config.tokenizer.path", config.tokenizer.path, f"[MASK] has the id of [{name.upper()}]")
     padding_id = resolve(config.model).padding_id
     if padding_id not in (-1, tokenizer["pad"]):
-        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: set that"
+        fix = f"[PAD] of the tokenizer has the id {tokenizer['pad']}: "
+        fix += "begin with a model that agrees, or use its tokenizer" if config.init_from else "set it to that"
         raise ConfigError("config.model.padding_id", padding_id, fix)
     weights = config.data.weights
     if weights and len(weights) != len(manifest["corpora"]):
@@ -333,6 +341,9 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     for corpus in manifest["corpora"]:
         if not corpus["splits"]["train"]["rows"]:
             raise ConfigError("config.data.sources", corpus["source"], "holds no text to train on")
+    if config.mask.schedule == "loss" and not held_out:
+        fix = "there is no held-out row whose loss the rate could follow; set config.data.holdout"
+        raise ConfigError("config.mask.schedule", "loss", fix)
     vocab_size = config.model.vocab_size or size
     return {
         "vocab_size": vocab_size,

@@ -13,6 +13,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "padding_id": -1,
         "types": 2,
         "ffn": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
         "biases": True,
         "local_window": 0,
         "global_every": 3,
@@ -25,6 +27,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "padding_id": -1,
         "types": 0,
         "ffn": "geglu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
         "biases": False,
         "local_window": 128,
         "global_every": 3,
@@ -41,6 +45,11 @@ def resolve(model: ModelConfig) -> ModelConfig:
     """The config with every switch that is None set as its family has it."""
     preset = PRESETS[model.family]
     return dataclasses.replace(model, **{k: v for k, v in preset.items() if getattr(model, k) is None})
+
+
+def positions(model: ModelConfig) -> int:
+    """Tokens of the longest segment that the model has positions for."""
+    return model.max_positions - (resolve(model).padding_id + 1)
 
 
 def is_local(model: ModelConfig, depth: int) -> bool:

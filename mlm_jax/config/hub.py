@@ -44,6 +44,8 @@ def config_values(config: ModelConfig, vocab_size: int, ids: Mapping[str, int]) 
     family, model = config.family, resolve(config)
     if family == "roberta" and model.padding_id < 0:
         raise ConfigError("config.model.padding_id", -1, "the hub's format of 'roberta' begins positions after padding")
+    if family != "modernbert" and not model.types:
+        raise ConfigError("config.model.types", 0, f"the hub's format of {family!r} has a table of token types")
     ours = {name: getattr(model, name) for name in FIELDS[family] if name != "vocab_size"} | {"vocab_size": vocab_size}
     values: Values = {"architectures": [ARCHITECTURES[family]], "model_type": family}
     values |= {theirs: ours[name] for name, (theirs, _) in FIELDS[family].items()}
@@ -95,7 +97,7 @@ PLAIN = {"hidden_act": "gelu", "is_decoder": False, "add_cross_attention": False
 FIXED: dict[str, Values] = {
     "bert": PLAIN | {"position_embedding_type": "absolute"},
     "roberta": PLAIN | {"position_embedding_type": "absolute"},
-    "modernbert": {"hidden_activation": "gelu", "decoder_bias": True},
+    "modernbert": {"hidden_activation": "gelu", "classifier_activation": "gelu", "decoder_bias": True},
 }
 # their name of a special token -> ours; RoBERTa's padding is a field of its own
 TOKENS = {
@@ -104,7 +106,7 @@ TOKENS = {
     "modernbert": {"pad": "pad", "bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"},
 }
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-BIASES = ("norm_bias", "attention_bias", "mlp_bias")
+BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")  # the last: of the head's dense layer
 BASES = {"rotary_base": (GLOBAL, "global_rope_theta", 160_000.0), "rotary_local_base": (LOCAL, "local_rope_theta", 1e4)}
 
 

@@ -44,6 +44,12 @@ def check_mask(mask: MaskConfig, layers: int) -> None:
     if mask.importance_layer != -1 and not 1 <= mask.importance_layer <= layers:
         fix = f"config.model.layers = {layers}: must be 1 to {layers}, or -1 for the last"
         raise ConfigError("config.mask.importance_layer", mask.importance_layer, fix)
+    if mask.priority == "uniform" and mask.temperature != 1:
+        fix = "config.mask.priority = 'uniform' has no weights that it could change; leave it out"
+        raise ConfigError("config.mask.temperature", mask.temperature, fix)
+    if mask.priority == "importance" and mask.regime != "dynamic":
+        fix = "importance changes with the model, so no mask comes again; use 'dynamic'"
+        raise ConfigError("config.mask.regime", mask.regime, fix)
     weights = [weight for _, weight in mask.levels]
     for name, _ in mask.levels:
         if name not in LEVELS:

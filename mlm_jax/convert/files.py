@@ -15,8 +15,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def read_tensors(folder: str | Path, name: str = WEIGHTS) -> dict[str, np.ndarray]:
-    """The arrays of `model.safetensors`, or of the files that its index names. Raises ConfigError."""
+def weight_files(folder: str | Path, name: str = WEIGHTS) -> list[str]:
+    """`model.safetensors`, or the files that its index names. Raises ConfigError where there are none."""
     folder = Path(folder)
     if name == WEIGHTS and (folder / INDEX).is_file():
         names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
@@ -29,12 +29,17 @@ def read_tensors(folder: str | Path, name: str = WEIGHTS) -> dict[str, np.ndarra
             fix += f", but {pickled}, a pickle, which can run any program when it is opened and is not read; "
             fix += "load the model in transformers and save_pretrained it, which writes safetensors"
         raise ConfigError("path", str(folder), fix)
+    return names
+
+
+def read_tensors(folder: str | Path, name: str = WEIGHTS) -> dict[str, np.ndarray]:
+    """The arrays of `model.safetensors`, or of the files that its index names. Raises ConfigError."""
     tensors: dict[str, np.ndarray] = {}
-    for name in names:
+    for file in weight_files(folder, name):
         try:
-            tensors |= load_file(folder / name)
+            tensors |= load_file(Path(folder) / file)
         except (OSError, SafetensorError) as error:
-            raise ConfigError("path", str(folder / name), f"cannot be read: {error}") from None
+            raise ConfigError("path", str(Path(folder) / file), f"cannot be read: {error}") from None
     return tensors
 
 

@@ -91,6 +91,7 @@ def head(dense: str, norm: str, decoder: str, bias: str) -> Table:
 
 GAMMA_BETA = ((r"(.*LayerNorm|.*layer_norm)\.gamma", r"\1.weight"), (r"(.*LayerNorm|.*layer_norm)\.beta", r"\1.bias"))
 CLS = "cls.predictions.transform"
+DROPOUT = ("dropout", "attention_dropout")
 
 BERT = Format(
     encoder_of_bert("bert")
@@ -99,7 +100,7 @@ BERT = Format(
     "cls.predictions.decoder.weight",
     {"cls.predictions.decoder.bias": "cls.predictions.bias"},
     (r"bert\.embeddings\.position_ids", r"bert\.pooler\.dense\.(weight|bias)", r"cls\.seq_relationship\.(weight|bias)"),
-    ("types",),
+    ("types", *DROPOUT),
 )
 
 ROBERTA = Format(
@@ -108,7 +109,7 @@ ROBERTA = Format(
     "lm_head.decoder.weight",
     {"lm_head.decoder.bias": "lm_head.bias"},
     (r"roberta\.embeddings\.position_ids", r"roberta\.pooler\.dense\.(weight|bias)"),
-    ("types", "padding_id"),
+    ("types", "padding_id", *DROPOUT),
 )
 
 MODERNBERT = Format(
@@ -142,7 +143,7 @@ MODERNBERT = Format(
     "decoder.weight",
     {},
     (),
-    ("biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
+    (*DROPOUT, "biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
 )
 
 FORMATS = {"bert": BERT, "roberta": ROBERTA, "modernbert": MODERNBERT}

@@ -13,9 +13,7 @@ from mlm_jax.config import ModelConfig
 from mlm_jax.kernels import attention
 from mlm_jax.models.layers import Draws, Linear, output_scale, take
 
-Angles = tuple[
-    Float[Array, "b t r"], Float[Array, "b t r"]
-]  # cosine and sine for each of the r = k / 2 pairs of a head
+Angles = tuple[Float[Array, "b t r"], Float[Array, "b t r"]]  # cosine and sine, for the r = k / 2 pairs of a head
 
 
 class Places(NamedTuple):
@@ -63,6 +61,7 @@ class SelfAttention(nnx.Module):
         d, h = config.width, config.heads
         k = d // h
         self.dropout_rate = config.attention_dropout
+        self.backend = config.attention
         self.local = local
         self.window = config.local_window if local else 0
         self.query, self.key, self.value = (Linear((d, h, k), (h, k), draw, biased=config.biases) for _ in range(3))
@@ -95,6 +94,7 @@ class SelfAttention(nnx.Module):
             aligned=aligned,
             dropout_keys=keys,
             dropout_rate=self.dropout_rate,
+            backend=self.backend,
         )
         return self.out(read)
 

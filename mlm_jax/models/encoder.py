@@ -11,13 +11,22 @@ from jaxtyping import Array, Float, Int, Key
 from mlm_jax import sharding
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
-from mlm_jax.kernels import vocabulary
+from mlm_jax.kernels import splash, vocabulary
 from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 WANTED = ("hidden", "attention", "attention_received")
+# By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
+# of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
+POLICIES = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(splash.RESIDUALS),
+    ),
+    "layer": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class Model(NamedTuple):
@@ -76,9 +85,7 @@ def assemble(
     parts = {"embeddings": _Part(embeddings), "head": _Part(head), "layer": _Part(layer(1))}
     if norm:
         parts["norm"] = _Part(norm)
-    # layers of the groups are like those of the first group
-    kinds = [_Part(layer(depth)) for depth in range(stack.first + stack.size if stack.groups else stack.first)]
-    last = [_Part(layer(depth)) for depth in range(stack.before_last, config.layers)]
+    layers = _Layers(stack, [_Part(layer(depth)) for depth in range(config.layers)])
 
     def init(key: Key[Array, ""]) -> Params:
         """Float32 parameters. A layer's draw depends on its depth alone, not on the number of layers.
@@ -89,20 +96,9 @@ def assemble(
         def draw(name: str, number: Int[Array, ""] | int) -> Params:
             return parts[name].draw(jax.random.fold_in(key, number), config.initializer_range)
 
-        layers = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
-
-        def of(kind: _Part, where: int | slice) -> Params:
-            return kind.own(jax.tree.map(lambda leaf: leaf[where], layers))
-
-        grouped = range(stack.first, stack.first + stack.size if stack.groups else 0)  # depths of the first group
-        params = {
-            "embeddings": draw("embeddings", 0),
-            "first": {str(i): of(kinds[i], i) for i in range(stack.first)},
-            "body": {str(i - stack.first): of(kinds[i], slice(i, stack.before_last, stack.size)) for i in grouped},
-            "last": {str(i): of(kind, stack.before_last + i) for i, kind in enumerate(last)},
-            "head": draw("head", 1),
-        }
-        return params | ({"norm": parts["norm"].draw(key, 0.0)} if norm else {})
+        drawn = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
+        params = {"embeddings": draw("embeddings", 0), **layers.split(drawn), "head": draw("head", 1)}
+        return params | ({"norm": draw("norm", 0)} if norm else {})  # a norm draws nothing
 
     def apply(
         params: Params,
@@ -128,40 +124,32 @@ def assemble(
             raise ValueError(f"upto = {upto}: the model has layers 1 to {config.layers}")
         places = places_of(batch, config)
 
-        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, at: Array | None = None) -> tuple:
-            module = where.module(dtype)
-            y = module(x, places, at, fold_in(row_keys, 1 + depth), reference="attention" in want)
-            y = sharding.constrain(y, "batch", None, None)
-            out = {"hidden": y} if "hidden" in want else {}
-            if "attention" in want:
-                out["attention"] = module.attention.weights(x, places)
-            return y, out
+        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, final: bool = False) -> tuple:
+            def layer(weights: Params, x: Array, depth: Int[Array, ""] | int) -> tuple:
+                module = where._replace(weights=weights).module(dtype)
+                keys = fold_in(row_keys, 1 + depth)
+                y = module(x, places, at if final else None, keys, reference="attention" in want)
+                y = sharding.constrain(y, "batch", None, None)
+                out = {"hidden": y} if "hidden" in want else {}
+                if "attention" in want:
+                    out["attention"] = module.attention.weights(x, places)
+                return y, out
+
+            # the backward pass begins with the final layer: what it would free is wanted again at once
+            if config.remat != "none" and not final:
+                layer = jax.checkpoint(layer, policy=POLICIES[config.remat])
+            return layer(where.weights, x, depth)
 
         def run_group(x: Array, group: tuple) -> tuple:
-            weights, number = group
             outs = []
-            for i in range(stack.size):
-                where = _Where(kinds[stack.first + i], weights[str(i)], f"body/{i}")
-                x, out = run(where, x, stack.first + number * stack.size + i)
+            for where, depth in layers.of_group(*group):
+                x, out = run(where, x, depth)
                 outs.append(out)
             return x, {name: jnp.stack([out[name] for out in outs]) for name in outs[0]}
 
-        def layer_at(depth: int) -> _Where:
-            if depth < stack.first:
-                return _Where(kinds[depth], params["first"][str(depth)], f"first/{depth}")
-            if depth >= stack.before_last:
-                i = depth - stack.before_last
-                return _Where(last[i], params["last"][str(i)], f"last/{i}")
-            group, i = divmod(
-                depth - stack.first, stack.size
-            )  # only where not all layers run: a slice copies the layer
-            weights = jax.tree.map(lambda leaf: leaf[group], params["body"][str(i)])
-            return _Where(kinds[stack.first + i], weights, f"body/{i}")
-
         # Looked up in float32: the tables' gradient is a sum over all positions.
-        x = _Where(parts["embeddings"], params["embeddings"], "embeddings").module(jnp.float32)(
-            batch, fold_in(row_keys, 0), dtype
-        )
+        start = _Where(parts["embeddings"], params["embeddings"], "embeddings").module(jnp.float32)
+        x = start(batch, fold_in(row_keys, 0), dtype)
         x = sharding.constrain(x, "batch", None, None)
         outs = [{"hidden": x[None]}]
         groups = max(count - 1 - stack.first, 0) // stack.size  # whole ones before the last layer that runs
@@ -174,8 +162,8 @@ def assemble(
                 x, out = jax.lax.scan(run_group, x, (body, jnp.arange(groups)), unroll=config.unroll)
                 outs.append({name: value.reshape(-1, *value.shape[2:]) for name, value in out.items()})
                 depth += groups * stack.size
-            entered, where = x, layer_at(depth)
-            x, out = run(where, x, depth, at if depth == count - 1 else None)
+            entered, where = x, layers.at(params, depth)
+            x, out = run(where, x, depth, final=depth == count - 1)
             outs.append({name: value[None] for name, value in out.items()})
             depth += 1
         if norm and count == config.layers:
@@ -245,6 +233,48 @@ class _Where(NamedTuple):
     def module(self, dtype: jax.typing.DTypeLike) -> nnx.Module:
         """The part as it enters the computation."""
         return nnx.merge(self.part.graph, sharding.at_use(self.weights, self.prefix, dtype))
+
+
+class _Layers:
+    """What kind the layers of a model are of, and where their parameters lie."""
+
+    def __init__(self, stack: Stack, kinds: list[_Part]):
+        self.stack, self.kinds = stack, kinds  # by depth; layers of all groups are like those of the first
+
+    def split(self, stacked: Params) -> Params:
+        """`first`, `body` and `last` of the parameters of all layers, stacked in the order of depth."""
+        first, size, groups = self.stack
+        before = self.stack.before_last
+
+        def of(depth: int, where: int | slice) -> Params:
+            return self.kinds[depth].own(jax.tree.map(lambda leaf: leaf[where], stacked))
+
+        grouped = range(first, first + size if groups else first)
+        return {
+            "first": {str(depth): of(depth, depth) for depth in range(first)},
+            "body": {str(depth - first): of(depth, slice(depth, before, size)) for depth in grouped},
+            "last": {str(depth - before): of(depth, depth) for depth in range(before, len(self.kinds))},
+        }
+
+    def of_group(self, weights: Params, number: Int[Array, ""]) -> list[tuple[_Where, Int[Array, ""]]]:
+        """The layers of a group of `body`, with their depths; weights: of this group."""
+        first, size, _ = self.stack
+        return [
+            (_Where(self.kinds[first + i], weights[str(i)], f"body/{i}"), first + number * size + i)
+            for i in range(size)
+        ]
+
+    def at(self, params: Params, depth: int) -> _Where:
+        """One layer. One of `body` is a slice of the stacked ones, which copies it."""
+        first, size, _ = self.stack
+        part, place = "first", depth
+        if depth >= self.stack.before_last:
+            part, place = "last", depth - self.stack.before_last
+        elif depth >= first:
+            group, place = divmod(depth - first, size)
+            weights = jax.tree.map(lambda leaf: leaf[group], params["body"][str(place)])
+            return _Where(self.kinds[depth], weights, f"body/{place}")
+        return _Where(self.kinds[depth], params[part][str(place)], f"{part}/{place}")
 
 
 def _check_want(want: tuple[str, ...], at: object) -> None:

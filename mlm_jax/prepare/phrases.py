@@ -33,10 +33,10 @@ class Traits:
     """What phrases need to know of a tokenizer's ids: what each piece holds, and a hash of it."""
 
     def __init__(self, tokenizer: Tokenizer):
-        self.holds = np.array([_holds(piece) for piece in tokenizer.pieces], np.uint8)
+        self.holds = np.array([_holds(piece) for piece in tokenizer.shown], np.uint8)
         self.holds[tokenizer.special] = OTHER
-        self.spaced = np.array([piece.startswith(SPACE) for piece in tokenizer.pieces])
-        self.bare = np.array([piece == SPACE for piece in tokenizer.pieces])
+        self.spaced = np.array([piece.startswith(SPACE) for piece in tokenizer.shown])
+        self.bare = np.array([piece == SPACE for piece in tokenizer.shown])
         self.ideographs = tokenizer.ideographs
         self.hashes = _mix(np.arange(1, tokenizer.size + 1, dtype=np.uint64))
 

@@ -189,7 +189,16 @@ def _options(config: Config) -> dict[str, object]:
             "tokens": data.collocation_tokens,
         },
         "tokenizer": dataclasses.asdict(config.tokenizer),
+        "terms": _hash_of_terms(config.tokenizer.terms),
     }
+
+
+def _hash_of_terms(path: str) -> str:
+    """Of the words in the file; empty where there is none."""
+    try:
+        return hashlib.blake2b("\n".join(read_terms(path)).encode(), digest_size=16).hexdigest() if path else ""
+    except ConfigError:  # a file that is gone is a change like another; `read_terms` says it where it matters
+        return "gone"
 
 
 def _fingerprint(config: Config, options: dict, corpora: list[Corpus]) -> str:
@@ -198,8 +207,6 @@ def _fingerprint(config: Config, options: dict, corpora: list[Corpus]) -> str:
     tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
     if asked.path:
         tokenizer = Tokenizer.load(asked.path).hash
-    if asked.terms:
-        tokenizer = [tokenizer, read_terms(asked.terms)]
     everything = {
         "version": [FORMAT, VERSION],
         "options": {**options, "tokenizer": tokenizer},

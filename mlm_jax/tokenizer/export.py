@@ -93,6 +93,12 @@ def _config(given: dict, backend: Hub | SentencePiece, max_length: int | None, t
     }
     if max_length is not None:
         made["model_max_length"] = max_length
+    if given:
+        longest = given.get("model_max_length")
+        if max_length is not None and (longest is None or longest > max_length):
+            given = given | {"model_max_length": max_length}
+        if not types and "token_type_ids" in given.get("model_input_names", inputs):
+            given = given | {"model_input_names": made["model_input_names"]}
     return {**names, "tokenizer_class": CLASS, **(given or made)}
 
 

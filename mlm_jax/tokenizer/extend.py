@@ -11,7 +11,7 @@ from sentencepiece import sentencepiece_model_pb2
 from mlm_jax.config import ConfigError
 from mlm_jax.text import clean, is_ideograph
 from mlm_jax.tokenizer.export import hub_files
-from mlm_jax.tokenizer.hub import JSON, Hub, load
+from mlm_jax.tokenizer.hub import JSON, VOCAB, Hub, load
 from mlm_jax.tokenizer.spm import GRID, MODEL, SPACE, SentencePiece
 
 UNKNOWN_PENALTY = 10.0  # below the worst piece: the score of an unknown character, in SentencePiece as in `tokenizers`
@@ -37,6 +37,8 @@ def with_terms(backend: Hub | SentencePiece, terms: list[str]) -> tuple[dict[str
         return backend.around(["", text])[1:]
 
     unk = backend.roles["unk"]
+    spelling = _spelling(backend)
+    terms = list({spelling(term): term for term in reversed(terms)}.values())[::-1]  # the first of each spelling
     texts = [text for term in terms for text in (f" {term}", term)]
     texts = [text for text in texts if len(ids(text)) > 1 or ids(text) == [unk]]
     texts = [text for text in texts if text[0] == " " or ids(text) != ids(f" {text}")]
@@ -47,10 +49,20 @@ def with_terms(backend: Hub | SentencePiece, terms: list[str]) -> tuple[dict[str
     family = backend.content["model"]["type"]
     if family not in FAMILIES:
         raise ConfigError("terms", terms, f"cannot be added to a tokenizer of the family {family}")
-    files = hub_files(backend, None, True) if JSON not in backend.files else dict(backend.files)
+    files = dict(backend.files)
+    if JSON not in backend.files:  # without a config that nobody gave
+        files = {JSON: hub_files(backend, None, True)[JSON]} | {n: f for n, f in backend.files.items() if n != VOCAB}
     content = json.loads(files[JSON]) if JSON not in backend.files else copy.deepcopy(backend.content)
     FAMILIES[family](content, backend, texts, ids)
     return files | {JSON: json.dumps(content, ensure_ascii=False).encode()}, texts
+
+
+def _spelling(backend: Hub | SentencePiece) -> Callable[[str], str]:
+    """What a tokenizer makes of a word before it looks for pieces: without case and accents, for some."""
+    if isinstance(backend, SentencePiece):
+        return backend.normalize
+    normalizer = load(backend.content).normalizer
+    return normalizer.normalize_str if normalizer else str
 
 
 # ---- by scores: a unigram model takes the pieces whose scores add up to the most ----

@@ -19,6 +19,9 @@ from mlm_jax.models import build  # noqa: E402
 
 VOCAB = 137
 LENGTHS = {"bert": (20, 11, 5), "roberta": (20, 11, 5), "modernbert": (150, 61, 5)}
+SPECIALS = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0)
+BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
+KINDS = ("full_attention", "sliding_attention")
 OURS = {
     "bert": {"max_positions": 20},
     "roberta": {"max_positions": 22, "norm_epsilon": 1e-5},
@@ -29,29 +32,68 @@ THEIRS = {
     "bert": {"max_position_embeddings": 20},
     "roberta": {"max_position_embeddings": 22, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "modernbert": {"num_hidden_layers": 9, "local_attention": 16, "max_position_embeddings": 150, "pad_token_id": 0}
-    | dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0),
+    | SPECIALS,
 }
-FAMILIES = pytest.mark.parametrize("family", MODELS)
-TIED = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+# name of a case: its family, what else is ours and theirs
+UNTIED = {f"{family}, untied": (family, {"tied": False}, {"tie_word_embeddings": False}) for family in MODELS}
+CASES = (
+    {family: (family, {}, {}) for family in MODELS}
+    | UNTIED
+    | {
+        "biases": ("modernbert", {"biases": True}, BIASES),
+        "other rotary bases, every second layer global": (
+            "modernbert",
+            {"layers": 5, "global_every": 2, "rotary_base": 3000.0, "rotary_local_base": 50.0},
+            {
+                "num_hidden_layers": 5,
+                "layer_types": [KINDS[depth % 2] for depth in range(5)],
+                "rope_parameters": {
+                    kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(KINDS, (3000.0, 50.0))
+                },
+            },
+        ),
+        "all layers global": (
+            "modernbert",
+            {"layers": 3, "local_window": 0},
+            {"num_hidden_layers": 3, "layer_types": [KINDS[0]] * 3},
+        ),
+        "two types, padding 0": (
+            "roberta",
+            {"types": 2, "padding_id": 0, "max_positions": 21},
+            {"type_vocab_size": 2, "pad_token_id": 0, "max_position_embeddings": 21},
+        ),
+    }
+)
+BOTH = pytest.mark.parametrize("case", CASES)
 
 
-def config_of(family: str, tied: bool) -> ModelConfig:
-    sizes = {"layers": 4, "width": 32, "heads": 4, "hidden": 48} | OURS[family]
-    return ModelConfig(family=family, tied=tied, dropout=0.0, attention_dropout=0.0, **sizes)
+def config_of(case: str) -> ModelConfig:
+    family, ours, _ = CASES[case]
+    sizes = {"layers": 4, "width": 32, "heads": 4, "hidden": 48} | OURS[family] | ours
+    return ModelConfig(family=family, dropout=0.0, attention_dropout=0.0, **sizes)
 
 
-def hub_config_of(family: str, tied: bool) -> dict:
+def hub_config_of(case: str) -> dict:
+    family, _, theirs = CASES[case]
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
-    return {"vocab_size": VOCAB, "tie_word_embeddings": tied} | sizes | THEIRS[family]
+    return {"vocab_size": VOCAB} | sizes | THEIRS[family] | theirs
 
 
-def assert_the_logits_agree(config: ModelConfig, model: object, params: dict, given: dict) -> None:
+def given_of(case: str, seed: int) -> dict:
+    family = CASES[case][0]
+    given = random_input(seed, family, VOCAB, LENGTHS[family])
+    if config_of(case).padding_id == 0:  # RoBERTa finds the padding by its id
+        given["input_ids"] = torch.where(given["attention_mask"] > 0, given["input_ids"], 0)
+    return given
+
+
+def assert_the_logits_agree(case: str, model: object, params: dict, given: dict) -> None:
     """Ours from rows with padding, and from one row that holds all texts."""
     with torch.no_grad():
         theirs = model(**given).logits.numpy()[given["attention_mask"].numpy() > 0]
     assert np.abs(theirs).max() > 3
     given = {name: array.numpy().astype(np.int32) for name, array in given.items()}
-    network = build(config, VOCAB)
+    network = build(config_of(case), VOCAB)
 
     @jax.jit
     def logits(params, batch):
@@ -62,20 +104,17 @@ def assert_the_logits_agree(config: ModelConfig, model: object, params: dict, gi
         assert np.abs(theirs - ours).max() < 1e-4
 
 
-@TIED
-@FAMILIES
-def test_a_model_of_theirs_here(family, tied):
-    """Where nothing is tied, their two biases of the decoder differ, and they compute with one of them."""
-    model, config = random_model(2, family, **hub_config_of(family, tied)), config_of(family, tied)
+@BOTH
+def test_a_model_of_theirs_here(case):
+    model = random_model(2, CASES[case][0], **hub_config_of(case))
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    params = convert.from_hub(tensors, config, VOCAB)
-    assert_the_logits_agree(config, model, params, random_input(3, family, VOCAB, LENGTHS[family]))
+    params = convert.from_hub(tensors, config_of(case), VOCAB)
+    assert_the_logits_agree(case, model, params, given_of(case, 3))
 
 
-@TIED
-@FAMILIES
-def test_a_model_of_ours_there(family, tied, tmp_path):
-    random, config = np.random.default_rng(4), config_of(family, tied)
+@BOTH
+def test_a_model_of_ours_there(case, tmp_path):
+    random, config = np.random.default_rng(4), config_of(case)
     there_and_back = functools.partial(convert.from_hub, config=config, vocab_size=VOCAB)
     names = convert.to_hub(build(config, VOCAB).init(jax.random.key(0, impl="threefry2x32")), config, VOCAB)
     tensors = {
@@ -85,10 +124,10 @@ def test_a_model_of_ours_there(family, tied, tmp_path):
     params = there_and_back(tensors)
     exported = convert.to_hub(params, config, VOCAB)
     safetensors_numpy.save_file(exported, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    hub_config, hub_model = MODELS[family]
-    hub_config(**hub_config_of(family, tied)).save_pretrained(tmp_path)
+    hub_config, hub_model = MODELS[CASES[case][0]]
+    hub_config(**hub_config_of(case)).save_pretrained(tmp_path)
     model, report = hub_model.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
-    assert_the_logits_agree(config, model.eval(), params, random_input(5, family, VOCAB, LENGTHS[family]))
+    assert_the_logits_agree(case, model.eval(), params, given_of(case, 5))
     back = there_and_back({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     jax.tree.map(np.testing.assert_array_equal, back, params)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from mlm_jax.cli.common import open_rows
+from mlm_jax.cli.common import masks_at_start, open_rows
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import Arguments, Usage, command
 
@@ -73,9 +73,7 @@ def findings(arguments: Arguments, versions: list[int]) -> dict:
     """What `study.coverage.findings` gives, and of what. Raises ConfigError."""
     config = arguments.config
     rows = open_rows(config, arguments.workdir)
-    from mlm_jax import data, feedback, masking
-    from mlm_jax.models import build
-    from mlm_jax.step import INIT_ROOT, MASK_ROOT, root
+    from mlm_jax import data, masking
     from mlm_jax.study import coverage
 
     shards = data.Shards(rows.folder, rows.manifest, "train")
@@ -84,13 +82,11 @@ def findings(arguments: Arguments, versions: list[int]) -> dict:
     if len(numbers) < FEW * total:
         text = f"{len(numbers):,} of {total:,} training rows are counted, evenly spread; --max_rows=0 counts all"
         print(f"mlm_jax: warning: {text}", file=sys.stderr)
-    step, key = min(arguments.at_step, config.steps) - 1, root(config.seed, MASK_ROOT)
-    model, start = build(config.model, config.model.vocab_size or rows.vocabulary.size), root(config.seed, INIT_ROOT)
+    step = min(arguments.at_step, config.steps) - 1
     masks = []
     for mask_config in coverage.regimes(config.mask, versions):
-        changed = dataclasses.replace(config, mask=mask_config)
-        mask, fed = feedback.make_mask_at_start(model, rows.vocabulary, changed, start)
-        masks.append((mask_config, functools.partial(mask, step, key)))
+        mask, fed = masks_at_start(dataclasses.replace(config, mask=mask_config), rows)
+        masks.append((mask_config, functools.partial(mask, step)))
     batches = (shards.batch(block) for block in blocks(numbers))
     counts = coverage.count(batches, masks, rows.vocabulary, arguments.visits)
     asked = float(masking.rate_at(config.mask, config.steps, fed.get("rate"))(step))

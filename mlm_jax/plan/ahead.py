@@ -1,0 +1,216 @@
+"""The training step of a config, compiled ahead of time for TPUs that are not here."""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from mlm_jax import compilation, feedback, flops, optim, sharding, state, step, tree
+from mlm_jax import config as config_module
+from mlm_jax.batch import Batch
+from mlm_jax.config import Config, ConfigError, Derived
+from mlm_jax.models import build
+from mlm_jax.plan import hlo, products
+from mlm_jax.tokenizer import Vocabulary
+
+KNOWN = "v4:2x2x1, v5e:1x1, v5e:2x4, v5e:16x16, v5p:2x2x1, v5p:8x8x8, v6e:2x4, v6e:16x16, tpu7x:2x2x1"
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    # of the machine that libtpu looks for; it complains without them, and the topology that is named counts
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_STDERR_LOG_LEVEL": "4",
+    "TPU_MIN_LOG_LEVEL": "4",
+}
+UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)B?"
+# two wordings of the compiler: what the program needs, what there is
+TOO_LARGE = (rf"Used {AMOUNT} of {AMOUNT} hbm", rf"\({AMOUNT}\) exceeds available HBM \({AMOUNT}\)")
+OVERFLOW = 2**40  # bytes, more than any device has
+
+
+class Topology(NamedTuple):
+    """Devices of a slice that is not here, what is published of one, and the bytes that the compiler may use of it."""
+
+    name: str
+    devices: tuple
+    kind: str
+    chip: flops.Chip
+    limit: int
+
+
+class Memory(NamedTuple):
+    """Bytes of one device; the parts are without the padding of tiled layouts.
+
+    needs: the most that is in use at once, or what the compiler asks for where that is too much.
+    """
+
+    needs: int
+    parameters: int
+    optimizer: int
+    batch: int
+    rest: int  # gradients and activations, the program itself, and padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A step for a topology. `program` is None where it does not fit."""
+
+    derived: Derived
+    memory: Memory
+    traced_flops: int  # matrix products of a step over all devices, as traced
+    lower_seconds: float
+    compile_seconds: float
+    program: hlo.Program | None
+
+    @property
+    def fits(self) -> bool:
+        return self.program is not None
+
+
+def set_environment() -> None:
+    """Lets libtpu compile without a TPU, quietly, and jax use the CPU; before jax looks for devices."""
+    os.environ.update(ENVIRONMENT)
+
+
+def topology(name: str) -> Topology:
+    """Looks up a slice by its name. Raises ConfigError without libtpu, or for a name that it does not know."""
+    if importlib.util.find_spec("libtpu") is None:
+        fix = "libtpu, which compiles for TPUs, is not installed: pip install -e '.[tpu]' (about 700 MB)"
+        raise ConfigError("--topology", name, fix)
+    from jax.experimental import topologies
+
+    options = {}
+    if name.startswith("v4:"):
+        options["chip_config_name"] = "megacore"  # a chip is one device, as on the machines themselves
+    if re.fullmatch(r"\w+:1x1(x1)?", name):
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    try:
+        devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
+    except Exception as error:  # what libtpu raises has no type of its own
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError("--topology", name, f"not known to libtpu ({said}); names look like {KNOWN}") from None
+    kind = devices[0].device_kind
+    chip = flops.chip(kind)
+    if chip is None or chip.memory is None:
+        raise ConfigError("--topology", name, f"of {kind!r} no memory and bandwidth are known; names look like {KNOWN}")
+    return Topology(name, devices, kind, chip, limit_of(devices))
+
+
+def limit_of(devices: tuple) -> int:
+    """Bytes of a device that the compiler gives out: it says so of a program that is too large."""
+    placed = NamedSharding(Mesh(np.array(devices), ("all",)), P("all"))
+    huge = jax.ShapeDtypeStruct((len(devices), OVERFLOW), np.int8, sharding=placed)
+    try:
+        jax.jit(lambda x: x + 1).trace(huge).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if found := too_large(str(error)):
+            return found[1]
+        raise
+    raise RuntimeError(f"{OVERFLOW} bytes fit on {devices[0].device_kind}")
+
+
+def too_large(message: str) -> tuple[int, int] | None:
+    """(bytes needed, bytes there are) from an error of the compiler; None where that is not what it says."""
+    for pattern in TOO_LARGE:
+        if found := re.search(pattern, message):
+            needs, needs_unit, there, there_unit = found.groups()
+            return round(float(needs) * UNITS[needs_unit]), round(float(there) * UNITS[there_unit])
+    return None
+
+
+def for_accelerator(config: Config) -> Config:
+    """The config with the compute type that `auto` means on an accelerator."""
+    if config.model.dtype != "auto":
+        return config
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, dtype="bfloat16"))
+
+
+def check(config: Config, vocabulary: Vocabulary, on: Topology) -> Derived:
+    """Every derived number of a run on a topology. Raises ConfigError, naming it."""
+    try:
+        derived = config_module.check(config, len(on.devices))
+    except ConfigError as error:
+        raise ConfigError(error.key, error.value, f"on {on.name}: {error.fix}") from None
+    size = config.model.vocab_size or vocabulary.size
+    if size < vocabulary.size:
+        raise ConfigError("config.model.vocab_size", size, f"the tokenizer has {vocabulary.size} ids")
+    return dataclasses.replace(derived, vocab_size=size, vocab_rows=config_module.round_up(size, 128))
+
+
+def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compiled:
+    """Compiles the training step that `train` would run on a topology. Raises ConfigError.
+
+    That it does not fit is a result; any other error of the compiler is raised.
+    """
+    config = for_accelerator(config)
+    derived = check(config, vocabulary, on)
+    mesh = sharding.make_mesh(derived.mesh, list(on.devices))
+    model = build(config.model, derived.vocab_size)
+    optimizer = optim.optimizer(config.optimizer, config.steps)
+    fed = feedback.start(model, vocabulary, config.mask)
+    now = state.abstract(model, optimizer, mesh, config.mesh, fed)
+    batch = abstract_batch(config, derived, mesh)
+    whole = NamedSharding(mesh, P())
+    roots = jax.eval_shape(lambda: step.roots(config.seed))
+    roots = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), roots)
+    with sharding.activate(mesh, config.mesh), compilation.without_cache():
+        began = time.perf_counter()
+        traced = step.make_train_step(model, optimizer, vocabulary, config, mesh).trace(now, batch, roots)
+        lowered = traced.lower()
+        lowered_at = time.perf_counter()
+        program, needs = _compile(lowered)
+        ended = time.perf_counter()
+    parts = [held(part) for part in (now.params, now.optimizer, batch)]
+    memory = Memory(needs, *parts, needs - sum(parts))
+    traced_flops = products.flops(traced.jaxpr)
+    return Compiled(derived, memory, traced_flops, lowered_at - began, ended - lowered_at, program)
+
+
+def _compile(lowered: jax.stages.Lowered) -> tuple[hlo.Program | None, int]:
+    """The program, and the bytes that it needs of a device; no program where they are more than there are."""
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if found := too_large(str(error)):
+            return None, found[0]
+        raise
+    needs = compiled.memory_analysis().peak_memory_in_bytes
+    return hlo.parse(compiled.as_text()), needs
+
+
+def abstract_batch(config: Config, derived: Derived, mesh: Mesh) -> Batch:
+    """The shapes, types and shardings of a step's batch [k,b,t], as `data.train_batches` gives them."""
+    placed = sharding.batch_sharding(mesh, leading=1)
+    rows = (config.accumulation, derived.microbatch)
+
+    def of(kind: type, *more: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*rows, *more), kind, sharding=placed)
+
+    t, p = config.row_length, config.data.max_segments
+    return Batch(
+        tokens=of(np.int32, t),
+        segments=of(np.int32, t),
+        positions=of(np.int32, t),
+        flags=of(np.uint8, t),
+        firsts=of(np.int32, p),
+        pair_labels=of(np.int32, p),
+        row=of(np.int32),
+        visit=of(np.int32),
+        weight=of(np.float32),
+    )
+
+
+def held(values: tree.PyTree) -> int:
+    """Bytes that one device holds of abstract values with shardings."""
+    leaves = jax.tree.leaves(values)
+    return sum(int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in leaves)
