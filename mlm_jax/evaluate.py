@@ -16,7 +16,6 @@ from mlm_jax import data, masking, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config
 from mlm_jax.models import Model
-from mlm_jax.objectives import cross_entropy
 from mlm_jax.step import EVALUATION_ROOT, root
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles, unigram_losses
 
@@ -46,11 +45,10 @@ def make_evaluation_step(
         masked = mask(batch)
         inputs = shuffle(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
         encoded = model.apply(params, dataclasses.replace(batch, tokens=inputs), at=masked.indices)
-        logits = model.logits(params, encoded.hidden)
-        hits = logits.argmax(-1) == masked.targets
+        losses = model.losses(params, encoded.hidden, masked.targets, masked.weights)
         per_target = {
-            "loss": cross_entropy(logits, masked.targets),
-            "accuracy": hits.astype(jnp.float32),
+            "loss": losses.each,
+            "accuracy": losses.hits,
             "unigram_loss": jnp.asarray(unigram)[masked.targets],
         }
         sums = {name: (value * masked.weights).sum() for name, value in per_target.items()}

@@ -5,7 +5,8 @@ The table of logical axes belongs to the code, the rules from logical to mesh ax
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -32,6 +33,7 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?ffn/down/bias", (None,)),
     (r"(.*/)?head/dense/kernel", ("width", None)),
     (r"(.*/)?head/dense/bias", (None,)),
+    (r"(.*/)?head/decoder/table", ("vocab", "width")),
     (r"(.*/)?head/bias", ("vocab",)),
     (r"feedback/surprisal", (None,)),
 )
@@ -86,8 +88,41 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Holds an activation to logical axes (`batch`, or one of the rules'); does nothing outside a mesh."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
-    table = {"batch": BATCH_AXES, **dict(_RULES.get())}
-    return jax.lax.with_sharding_constraint(x, P(*(table.get(axis) if axis else None for axis in axes)))
+    return jax.lax.with_sharding_constraint(x, _spec(axes))
+
+
+def per_device(
+    function: Callable[..., jax.Array], arguments: tuple[tuple[str | None, ...], ...], result: tuple[str | None, ...]
+) -> Callable[..., jax.Array]:
+    """`function` run on each device's parts of its arguments, for kernels that the compiler cannot cut itself.
+
+    arguments, result: their logical axes, as for `constrain`. Outside a mesh it is the function itself.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return function
+    specs = tuple(map(_spec, arguments))
+    return jax.shard_map(function, in_specs=specs, out_specs=_spec(result), check_vma=False)
+
+
+def parts(axis: str) -> int:
+    """How many parts the mesh cuts a logical axis of an activation into; 1 outside a mesh."""
+    names = _table().get(axis) or ()
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return math.prod(sizes.get(name, 1) for name in ((names,) if isinstance(names, str) else names))
+
+
+def platform() -> str:
+    """What is compiled for: cpu, gpu or tpu. That of the mesh's devices, which may be on no machine; else jax's own."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def _table() -> dict[str, str | tuple[str, ...]]:
+    return {"batch": BATCH_AXES, **dict(_RULES.get())}
+
+
+def _spec(axes: tuple[str | None, ...]) -> P:
+    return P(*(_table().get(axis) if axis else None for axis in axes))
 
 
 def at_use(subtree: tree.PyTree, prefix: str, dtype: jax.typing.DTypeLike) -> tree.PyTree:

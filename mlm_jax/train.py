@@ -84,7 +84,7 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     import jax
 
     config, workdir = arguments.config, arguments.workdir
-    derived = config_module.check(config, jax.device_count(), jax.process_count())
+    derived = config_module.check(config, jax.device_count(), jax.process_count(), platform=jax.default_backend())
     from mlm_jax import console, optim
     from mlm_jax.models import build
 

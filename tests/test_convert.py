@@ -22,6 +22,18 @@ def golden(family: str = "bert") -> dict[str, np.ndarray]:
     return goldens.load(family)[0]
 
 
+def golden_word(family: str) -> str:
+    """Name of the word table."""
+    return next(name for name in golden(family) if name.endswith(("word_embeddings.weight", "tok_embeddings.weight")))
+
+
+def untied(family: str) -> dict[str, np.ndarray]:
+    """The same checkpoint with a decoder of its own, whose bias stands there under each of its names."""
+    weights, form = golden(family), convert.FORMATS[family]
+    decoder = np.random.default_rng(0).normal(size=weights[golden_word(family)].shape).astype(np.float32)
+    return weights | {form.decoder: decoder} | {copy: weights[name] for copy, name in form.copies.items()}
+
+
 def from_hub(tensors: dict[str, np.ndarray], **changes: object) -> dict:
     return convert.from_hub(tensors, dataclasses.replace(CONFIG, **changes), VOCAB)
 
@@ -33,9 +45,11 @@ def same(one: object, two: object) -> bool:
     )
 
 
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("family", goldens.CONFIGS)
-def test_there_and_back_is_bit_equal(family):
-    config, size, weights = goldens.CONFIGS[family], goldens.VOCABS[family], golden(family)
+def test_there_and_back_is_bit_equal(family, tied):
+    config, size = dataclasses.replace(goldens.CONFIGS[family], tied=tied), goldens.VOCABS[family]
+    weights = golden(family) if tied else untied(family)
     params = convert.from_hub(weights, config, size)
     tensors = convert.to_hub(params, config, size)
     assert tensors.keys() == weights.keys()
@@ -158,7 +172,7 @@ def test_other_names_of_the_same_in_other_families(family, pattern, replacement,
     config, size = goldens.CONFIGS[family], goldens.VOCABS[family]
     tensors = {re.sub(pattern, replacement, name): tensor for name, tensor in golden(family).items()} | extra
     assert same(convert.from_hub(tensors, config, size), convert.from_hub(golden(family), config, size))
-    copy, word = next((copy, name) for copy, name in convert.FORMATS[family].tied.items() if copy.endswith("weight"))
+    copy, word = convert.FORMATS[family].decoder, golden_word(family)
     tied = golden(family) | {copy: golden(family)[word]}
     assert same(convert.from_hub(tied, config, size), convert.from_hub(golden(family), config, size))
     with pytest.raises(ValueError, match=f"{re.escape(copy)} differs"):
@@ -207,10 +221,21 @@ def test_one_tensor_under_two_names_is_refused():
         from_hub(golden() | {"embeddings.LayerNorm.gamma": golden()[name]})
 
 
-def test_an_untied_decoder_is_refused():
-    other = golden()["bert.embeddings.word_embeddings.weight"] + 1
-    with pytest.raises(ValueError, match=r"decoder\.weight differs from bert\.embeddings\.word_embeddings\.weight"):
-        from_hub(golden() | {"cls.predictions.decoder.weight": other})
+def test_an_untied_decoder_is_refused_where_the_config_ties():
+    says = r"decoder\.weight differs from bert\.embeddings\.word_embeddings\.weight: .* tie_word_embeddings is false"
+    with pytest.raises(ValueError, match=says):
+        from_hub(untied("bert"))
+    with pytest.raises(convert.NamesError, match=r"missing: cls\.predictions\.decoder\.weight; unexpected: none"):
+        from_hub(golden(), tied=False)
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.bias", "cls.predictions.decoder.bias"])
+def test_the_bias_of_an_untied_decoder(name):
+    """An older transformers writes the first name alone; where there are two it computes with the second."""
+    second = "cls.predictions.decoder.bias"
+    bias = np.arange(100, dtype=np.float32)
+    tensors = {other: tensor for other, tensor in untied("bert").items() if other != second} | {name: bias}
+    np.testing.assert_array_equal(from_hub(tensors, tied=False)["head"]["bias"][:100], bias)
 
 
 def test_another_shape_is_refused_with_both_shapes():

@@ -39,12 +39,14 @@ def hub_tensors(family: str) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in goldens.load(family)[0].items()}
 
 
-def hub_folder(path, family: str, **extra: np.ndarray):
-    """A folder as the hub has it, with more tensors than the model asks for."""
+def hub_folder(path, family: str, tied: bool = True, **extra: np.ndarray):
+    """A folder as the hub has it, with other or more tensors than those of the golden file."""
     path.mkdir()
     pad = 1 if family == "roberta" else 0
     ids = {"pad": pad, "cls": 2, "sep": 3}
-    hub.write_config(path, hub.config_values(goldens.CONFIGS[family], goldens.VOCABS[family], ids))
+    hub.write_config(
+        path, hub.config_values(dataclasses.replace(goldens.CONFIGS[family], tied=tied), goldens.VOCABS[family], ids)
+    )
     write_tensors(path / WEIGHTS, hub_tensors(family) | extra)
     (path / "vocab.txt").write_text(vocab_txt(goldens.VOCABS[family], pad))
     return path
@@ -110,12 +112,14 @@ def test_published_configs_give_the_published_sizes(family, tmp_path):
     assert sum(leaf.size for leaf in shapes.values()) == parameters + filling * (768 + 1)
 
 
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @FAMILIES
-def test_what_is_written_is_read_back(family, tmp_path):
-    config = goldens.CONFIGS[family]
+def test_what_is_written_is_read_back(family, tied, tmp_path):
+    config = dataclasses.replace(goldens.CONFIGS[family], tied=tied)
     hub.write_config(tmp_path, hub.config_values(config, 77, {"pad": 0, "cls": 1, "sep": 2}))
     found, size = hub.read_config(tmp_path)
     assert size == 77 and build(found, 9).config == build(config, 9).config
+    assert json.loads((tmp_path / "config.json").read_text())["tie_word_embeddings"] is tied
 
 
 def test_the_new_way_to_write_rotary_positions(tmp_path):
@@ -136,7 +140,6 @@ def test_the_new_way_to_write_rotary_positions(tmp_path):
         ({"model_type": "gpt2"}, "model_type = 'gpt2': .*models of bert, roberta, modernbert"),
         ({"model_type": "bert", "hidden_act": "relu"}, "hidden_act = 'relu'"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"model_type": "bert", "tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ({"model_type": "modernbert", "norm_bias": True}, "norm_bias = True"),
         ({"model_type": "modernbert", "mlp_dropout": 0.1}, "embedding_dropout = 0.0"),
         ({"model_type": "modernbert", "layer_types": ["sliding_attention"] * 22}, "layer_types"),
@@ -190,10 +193,17 @@ def test_heads_that_this_package_does_not_have_come_back(tmp_path, capfd):
     assert read_tensors(tmp_path / "back").keys() == hub_tensors("bert").keys() | pooler.keys()
 
 
-@pytest.mark.parametrize("size", [103, 150])
-def test_another_number_of_ids(size, tmp_path):
+def decoder(**changes: np.ndarray) -> dict[str, np.ndarray]:
+    """The tensors of a decoder of its own, of 100 ids."""
+    table = np.random.default_rng(1).normal(size=(100, 24)).astype(np.float32)
+    bias = hub_tensors("bert")["cls.predictions.bias"]
+    return {"cls.predictions.decoder.weight": table, "cls.predictions.decoder.bias": bias} | changes
+
+
+@pytest.mark.parametrize("size, tied", [(103, True), (150, True), (103, False), (150, False)])
+def test_another_number_of_ids(size, tied, tmp_path):
     """100 ids to 103 or 150: rows and logits of those that were there do not change, others begin with the mean."""
-    folder = hub_folder(tmp_path / "hub", "bert")
+    folder = hub_folder(tmp_path / "hub", "bert", tied, **({} if tied else decoder()))
     assert verb.main([str(folder), str(tmp_path / "run"), f"--vocab_size={size}"]) == 0
     (model, params, _), (larger, others, _) = map(checkpoint.load_model, (folder, tmp_path / "run"))
     assert larger.vocab_size == size
@@ -203,12 +213,19 @@ def test_another_number_of_ids(size, tmp_path):
         for m, p in ((model, params), (larger, others))
     )
     np.testing.assert_array_equal(one[..., :100], two[..., :100])
-    table, bias = np.asarray(others["embeddings"]["word"]["table"]), np.asarray(others["head"]["bias"])
-    np.testing.assert_allclose(table[100:size], np.tile(table[:100].mean(0), (size - 100, 1)), rtol=1e-5, atol=1e-6)
+    bias, tables = np.asarray(others["head"]["bias"]), [others["embeddings"]["word"]["table"]]
+    tables += [] if tied else [others["head"]["decoder"]["table"]]
+    assert ("decoder" in others["head"]) is not tied
+    for table in map(np.asarray, tables):
+        np.testing.assert_allclose(table[100:size], np.tile(table[:100].mean(0), (size - 100, 1)), rtol=1e-5, atol=1e-6)
+        assert not table[size:].any()
     np.testing.assert_allclose(bias[100:size], bias[:100].mean(), rtol=1e-5, atol=1e-6)
-    assert not table[size:].any()
     assert verb.main([str(tmp_path / "run"), str(tmp_path / "back")]) == 0
-    assert read_tensors(tmp_path / "back")["cls.predictions.bias"].shape == (size,)
+    written = {name: tensor.shape for name, tensor in read_tensors(tmp_path / "back").items() if "cls.pred" in name}
+    assert written["cls.predictions.bias"] == (size,)
+    both = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+    assert [written.get(name) for name in both] == ([None, None] if tied else [(size, 24), (size,)])
+    assert json.loads((tmp_path / "back/config.json").read_text())["tie_word_embeddings"] is tied
 
 
 def test_several_files_of_weights(tmp_path):
@@ -251,6 +268,8 @@ def test_what_the_user_can_mend(tmp_path, capfd):
     lost = tensors.pop("cls.predictions.bias")
     write_tensors(folder / WEIGHTS, tensors | {"bert.extra": lost})
     assert "missing: cls.predictions.bias; unexpected: bert.extra" in says(folder, tmp_path / "x")
+    write_tensors(folder / WEIGHTS, hub_tensors("bert") | decoder())  # and config.json says that they are tied
+    assert "tie_word_embeddings is false" in says(folder, tmp_path / "x")
     (folder / WEIGHTS).write_bytes(b"no")
     assert "cannot be read" in says(folder, tmp_path / "x")
     (folder / WEIGHTS).rename(folder / "pytorch_model.bin")

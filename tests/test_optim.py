@@ -63,6 +63,13 @@ def test_rates_of_modernbert_count_layers_from_the_last():
     assert "layers/0/attention/norm/scale" not in rate and "layers/7/attention/norm/scale" in rate
 
 
+def test_a_decoder_of_its_own_is_of_the_head():
+    rows = {
+        path: row for path, *row in table(params_of(2, tied=False), OptimizerConfig(learning_rate=1.0, layer_decay=0.5))
+    }
+    assert rows["head/decoder/table"] == [1.0, 0.01, 128 * 8] and rows["embeddings/word/table"][0] == 0.5**3
+
+
 def test_weight_decay_spares_biases_and_norms():
     rows = table(params_of(2), OptimizerConfig(weight_decay=0.01))
     for path, _, decay, _ in rows:

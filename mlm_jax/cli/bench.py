@@ -84,7 +84,7 @@ def measured(config: Config, workdir: Path, steps: int, strategies: bool = False
     runtime.start()
     import jax
 
-    config_module.check(config, jax.device_count())
+    config_module.check(config, jax.device_count(), platform=jax.default_backend())
     with rows_of(config, workdir) as rows:
         derived = config_module.check(config, jax.device_count(), 1, rows.manifest)
         return measure(config, derived, rows, steps, strategies)

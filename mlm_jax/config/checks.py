@@ -6,6 +6,7 @@ import re
 import types
 import typing
 
+from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.schema import Config, ConfigError
@@ -30,10 +31,13 @@ class Derived:
     epochs: float | None = None
 
 
-def check(config: Config, devices: int, processes: int = 1, manifest: dict | None = None) -> Derived:
+def check(
+    config: Config, devices: int, processes: int = 1, manifest: dict | None = None, platform: str | None = None
+) -> Derived:
     """Derives every number of a run, or raises `ConfigError` at the first contradiction.
 
-    Called before any data is read, and again with the manifest of the prepared rows.
+    Called before any data is read, and again with the manifest of the prepared rows. platform: cpu, gpu or tpu, None
+    where the run may be on another machine: whether it has what `model.attention` names is then not asked.
     """
     _check_types(config, "config")
     _check_ranges(config)
@@ -41,6 +45,7 @@ def check(config: Config, devices: int, processes: int = 1, manifest: dict | Non
     _check_data(config)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
+    check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
     derived = Derived(
         devices=devices,
@@ -98,6 +103,8 @@ CHOICES = {
     "mask.random_ids": ("uniform", "unigram"),
     "model.family": tuple(PRESETS),
     "model.dtype": ("auto", "float32", "bfloat16"),
+    "model.attention": BACKENDS,
+    "model.remat": ("none", "dots", "layer"),
     "optimizer.schedule": ("linear", "cosine", "step", "constant"),
 }
 AT_LEAST = {
@@ -127,6 +134,7 @@ AT_LEAST = {
     "model.hidden": 1,
     "model.max_positions": 1,
     "model.initializer_range": 0.0,
+    "model.logits_mib": 0,
     "model.unroll": 1,
     "optimizer.learning_rate": 0.0,
     "optimizer.step_every": 1,

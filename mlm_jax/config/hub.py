@@ -70,6 +70,7 @@ BERT = {  # our key -> theirs, and what it is where the file does not say
     "max_positions": ("max_position_embeddings", 512),
     "types": ("type_vocab_size", 2),
     "norm_epsilon": ("layer_norm_eps", 1e-12),
+    "tied": ("tie_word_embeddings", True),
     "initializer_range": ("initializer_range", 0.02),
     "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
@@ -86,21 +87,17 @@ FIELDS: dict[str, dict[str, tuple[str, object]]] = {
         "max_positions": ("max_position_embeddings", 8192),
         "local_window": ("local_attention", 128),
         "norm_epsilon": ("norm_eps", 1e-5),
+        "tied": ("tie_word_embeddings", True),
         "initializer_range": ("initializer_range", 0.02),
         "dropout": ("mlp_dropout", 0.0),
         "attention_dropout": ("attention_dropout", 0.0),
     },
 }
-PLAIN = {"hidden_act": "gelu", "is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True}
+PLAIN = {"hidden_act": "gelu", "is_decoder": False, "add_cross_attention": False}
 FIXED: dict[str, Values] = {
     "bert": PLAIN | {"position_embedding_type": "absolute"},
     "roberta": PLAIN | {"position_embedding_type": "absolute"},
-    "modernbert": {
-        "hidden_activation": "gelu",
-        "classifier_activation": "gelu",
-        "decoder_bias": True,
-        "tie_word_embeddings": True,
-    },
+    "modernbert": {"hidden_activation": "gelu", "classifier_activation": "gelu", "decoder_bias": True},
 }
 # their name of a special token -> ours; RoBERTa's padding is a field of its own
 TOKENS = {

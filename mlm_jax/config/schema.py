@@ -121,12 +121,22 @@ class ModelConfig:
     global_every: int | None = None  # layers 0, n, 2 n .. see the whole segment, those between are local
     rotary_base: float | None = None  # of global layers
     rotary_local_base: float | None = None  # of local layers
+    tied: bool = True  # the word table is the decoder of the head, too; False: the decoder is a table of its own
     norm_epsilon: float = 1e-12
     initializer_range: float = 0.02  # standard deviation of the truncated normal at the start
     dropout: float | None = None
     attention_dropout: float | None = None  # above 0 it needs all pairs of a row: a local window then saves nothing
     dtype: str = "auto"  # compute type: float32 | bfloat16 | auto (bfloat16 on accelerators, float32 on a CPU)
+    logits_mib: int = 0  # most MiB of float32 logits that a device holds at once; 0: 32 on a CPU, 512 on accelerators
     unroll: int = 1  # groups of layers per iteration of the scan over the body; the results do not change
+    # what computes attention, the results do not change but for rounding: auto (by platform and row length) | reference
+    # (scores of all pairs) | blocks (local layers) | cudnn (NVIDIA GPUs, bfloat16) | splash (TPUs). Where a layer or a
+    # pass has no use for the one that is named, it is as with auto
+    attention: str = "auto"
+    # what the forward pass keeps for the backward pass, which computes the rest again: none (everything is kept) | dots
+    # (products with weights; attention but for splash, norms and GELU are computed again) | layer (what enters each
+    # layer; costs a forward pass of the layers, a third of their FLOPs, which utilisation does not count)
+    remat: str = "none"
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -192,8 +202,9 @@ class Config:
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
-    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (all of model.* but
-    # dtype, unroll and a dropout that is set) and, unless tokenizer.path is set, its tokenizer; the optimizer is new
+    # folder of a model to begin with, of the hub format or of a run: its weights and architecture (of model.* the
+    # run's own are dtype, logits_mib, unroll, attention, remat and a dropout that is set) and, unless tokenizer.path is
+    # set, its tokenizer; optimizer and schedule are new
     init_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)

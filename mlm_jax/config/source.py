@@ -9,7 +9,7 @@ from mlm_jax.config.files import load
 from mlm_jax.config.schema import Config, ConfigError
 
 # keys of the model that are not its architecture, and so the run's own; None: as the source has it
-OWN = ("dropout", "attention_dropout", "dtype", "unroll")
+OWN = ("dropout", "attention_dropout", "dtype", "logits_mib", "unroll", "attention", "remat")
 
 
 def with_source(config: Config, workdir: Path | None = None) -> Config:

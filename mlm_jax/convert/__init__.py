@@ -16,7 +16,8 @@ from mlm_jax.convert.tables import FORMATS, Axes, Format, Shape
 from mlm_jax.models import build
 from mlm_jax.models.layers import VOCAB_MULTIPLE
 
-PADDED = ("embeddings/word/table", "head/bias")  # our rows from vocab_size on are zero and stay here
+WORD, DECODER = "embeddings/word/table", "head/decoder/table"
+PADDED = (WORD, DECODER, "head/bias")  # our rows from vocab_size on are zero and stay here
 
 
 class NamesError(ValueError):
@@ -31,7 +32,7 @@ def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size:
     ConfigError for a model that the hub's format of its family cannot hold.
     """
     form = format_of(config)
-    found = _canonical(tensors, form)
+    found = _canonical(tensors, form, config.tied)
     expected = jax.eval_shape(build(config, vocab_size).init, jax.random.key(0, impl="threefry2x32"))
     entries = _entries(form, expected)
     names = {name for of_leaf in entries.values() for name, _, _ in of_leaf}
@@ -57,6 +58,7 @@ def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size:
 def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint with `vocab_size` ids: float32, contiguous, a tied one under its first name only.
 
+    Without ties the bias stands under both of its names: transformers keeps two then, and computes with the second.
     Raises ConfigError for a model that the hub's format of its family cannot hold.
     """
     form = format_of(config)
@@ -68,9 +70,10 @@ def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -
         for part, (name, axes, _) in zip(parts, entries[path]):
             array = axes.to_hub(part[:vocab_size] if path in PADDED else part)
             joined.setdefault(name, {})[axes.part] = array
-    return {
+    tensors = {
         name: np.ascontiguousarray(np.concatenate([parts[i] for i in sorted(parts)])) for name, parts in joined.items()
     }
+    return tensors | ({} if config.tied else {copy: tensors[name].copy() for copy, name in form.copies.items()})
 
 
 def left_out(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray]:
@@ -86,9 +89,9 @@ def left_out(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str
 def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[Sequence[int]]) -> dict[str, object]:
     """The parameters of a model with `vocab_size` ids for another vocabulary, whose id i stood for the ids sources[i].
 
-    Its row of the word table, and its bias in the head, are the mean of theirs: the very same numbers where it is one
-    id, and the mean of the whole table where it is none (Hewitt 2021, "Initializing new word embeddings for pretrained
-    language models"). So the logits of ids that are kept do not change.
+    Its row of the word table, that of a decoder of its own, and its bias in the head are the mean of theirs: the very
+    same numbers where it is one id, and the mean of the whole table where it is none (Hewitt 2021, "Initializing new
+    word embeddings for pretrained language models"). So the logits of ids that are kept do not change.
     """
     size = round_up(len(sources), VOCAB_MULTIPLE)
 
@@ -139,8 +142,8 @@ def _renamed(name: str, form: Format) -> str:
     return name
 
 
-def _canonical(tensors: Mapping[str, np.ndarray], form: Format) -> dict[str, np.ndarray]:
-    """The tensors under the names of the table, without tied copies and what the model does not have."""
+def _canonical(tensors: Mapping[str, np.ndarray], form: Format, tied: bool) -> dict[str, np.ndarray]:
+    """The tensors under the names of the table, without copies and what the model does not have."""
     found, given = {}, {}
     for name, tensor in tensors.items():
         new = _renamed(name, form)
@@ -149,9 +152,13 @@ def _canonical(tensors: Mapping[str, np.ndarray], form: Format) -> dict[str, np.
         if new in found:
             raise NamesError(f"{given[new]} and {name} are one tensor")
         found[new], given[new] = np.asarray(tensor), name
-    for copy, name in form.tied.items():
+    word = _hub_name(form, WORD)[0]
+    for copy, name in form.copies.items() | ({(form.decoder, word)} if tied else set()):
         if copy in found:
             tensor = found.pop(copy)
-            if not np.array_equal(found.setdefault(name, tensor), tensor):
-                raise ValueError(f"{copy} differs from {name}: this model ties them")
+            if not tied:
+                found[name] = tensor
+            elif not np.array_equal(found.setdefault(name, tensor), tensor):
+                fix = "config.json ties them; where they are two arrays it must say that tie_word_embeddings is false"
+                raise ValueError(f"{copy} differs from {name}: {fix}")
     return found

@@ -47,7 +47,8 @@ class Format(NamedTuple):
 
     table: Table
     old_names: tuple[tuple[str, str], ...]  # names that other versions use, as (pattern, the name in the table)
-    tied: dict[str, str]  # second names of one array; where both are present they must be equal
+    decoder: str  # name of the decoder's table; of a tied model the second name of the word table
+    copies: dict[str, str]  # other second names of an array -> that in the table; transformers computes with the second
     left_out: tuple[str, ...]  # parts of a checkpoint that this model does not have; not read
     free: tuple[str, ...]  # switches that may differ from the family's: the hub's config can say so
 
@@ -76,13 +77,14 @@ def encoder_of_bert(prefix: str) -> Table:
     )
 
 
-def head(dense: str, norm: str, bias: str) -> Table:
+def head(dense: str, norm: str, decoder: str, bias: str) -> Table:
     """The head of any family, under these names of its parts."""
     return (
         (r"head/dense/kernel", f"{dense}.weight", FROM_ONE),
         (r"head/dense/bias", f"{dense}.bias", SAME),
         (r"head/norm/scale", f"{norm}.weight", SAME),
         (r"head/norm/bias", f"{norm}.bias", SAME),
+        (r"head/decoder/table", decoder, SAME),
         (r"head/bias", bias, SAME),
     )
 
@@ -92,23 +94,20 @@ CLS = "cls.predictions.transform"
 DROPOUT = ("dropout", "attention_dropout")
 
 BERT = Format(
-    encoder_of_bert("bert") + head(f"{CLS}.dense", f"{CLS}.LayerNorm", "cls.predictions.bias"),
+    encoder_of_bert("bert")
+    + head(f"{CLS}.dense", f"{CLS}.LayerNorm", "cls.predictions.decoder.weight", "cls.predictions.bias"),
     (*GAMMA_BETA, (r"((?:embeddings|encoder|pooler)\..*)", r"bert.\1")),
-    {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    "cls.predictions.decoder.weight",
+    {"cls.predictions.decoder.bias": "cls.predictions.bias"},
     (r"bert\.embeddings\.position_ids", r"bert\.pooler\.dense\.(weight|bias)", r"cls\.seq_relationship\.(weight|bias)"),
     ("types", *DROPOUT),
 )
 
 ROBERTA = Format(
-    encoder_of_bert("roberta") + head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    encoder_of_bert("roberta") + head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias"),
     (*GAMMA_BETA, (r"((?:embeddings|encoder|pooler)\..*)", r"roberta.\1")),
-    {
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
+    "lm_head.decoder.weight",
+    {"lm_head.decoder.bias": "lm_head.bias"},
     (r"roberta\.embeddings\.position_ids", r"roberta\.pooler\.dense\.(weight|bias)"),
     ("types", "padding_id", *DROPOUT),
 )
@@ -138,10 +137,11 @@ MODERNBERT = Format(
         (r"layers/(\d+)/ffn/norm/bias", r"model.layers.\1.mlp_norm.bias", SAME),
         (r"norm/scale", r"model.final_norm.weight", SAME),
         (r"norm/bias", r"model.final_norm.bias", SAME),
-        *head("head.dense", "head.norm", "decoder.bias"),
+        *head("head.dense", "head.norm", "decoder.weight", "decoder.bias"),
     ),
     ((r"((?:embeddings|layers|final_norm)\..*)", r"model.\1"),),
-    {"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    "decoder.weight",
+    {},
     (),
     (*DROPOUT, "biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
 )

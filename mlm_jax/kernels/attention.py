@@ -1,37 +1,29 @@
-"""Attention within segments: several documents share a row, and none of them sees another."""
+"""Attention within segments: several documents share a row, and none of them sees another. One function, several
+backends that give the same."""
 
-import math
+import re
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from mlm_jax.kernels.dropout import dropout
-from mlm_jax.kernels.product import product
+from mlm_jax import sharding
+from mlm_jax.config.attention import Case, obstacle
+from mlm_jax.kernels import blocks, cudnn, reference, splash
+from mlm_jax.kernels.reference import probabilities
 
-# Score of a key that a query does not see. Finite: the softmax of a row of them is uniform, that of -inf would be NaN.
-UNSEEN = -1e30
+__all__ = ["attend", "choose", "probabilities"]
 
-
-def probabilities(
-    query: Float[Array, "b q h k"],
-    key: Float[Array, "b s h k"],
-    query_segments: Int[Array, "b q"],
-    key_segments: Int[Array, "b s"],
-    query_positions: Int[Array, "b q"] | None = None,
-    key_positions: Int[Array, "b s"] | None = None,
-    window: int = 0,
-) -> Float[Array, "b h q s"]:
-    """Softmax over the keys that a query sees, in float32: those of its own segment, and never padding (segment 0).
-
-    window: a query sees only keys whose position in the segment is at most window / 2 from its own; 0: all of them.
-    A query of the padding sees nothing; its probabilities are uniform, so that what follows stays finite.
-    """
-    scores = product("bqhk,bshk->bhqs", query, key) / math.sqrt(query.shape[-1])
-    seen = (query_segments[:, :, None] == key_segments[:, None, :]) & (key_segments > 0)[:, None, :]
-    if window:
-        seen &= jnp.abs(query_positions[:, :, None] - key_positions[:, None, :]) <= window // 2
-    return jax.nn.softmax(jnp.where(seen[:, None], scores, UNSEEN), axis=-1)
+# What `auto` takes on a platform: the first that can serve rows so long (tokens); blocks wherever three of them are
+# shorter than the row, which is where they begin to save on a CPU (benchmarks/RESULTS.md). The lengths are reckoned and
+# not measured. TPU: in rows of 128 the scores of all pairs are few, and a step of the kernel's grid costs more than
+# what little it computes. GPU: a row of 2,048 has ten times the pairs that blocks of a window of 128 compute, which is
+# more than the kernel gains over plain products; in a shorter one it has the window in its mask.
+PREFERRED: dict[str, tuple[tuple[str, int], ...]] = {
+    "cpu": (("blocks", 0),),
+    "gpu": (("blocks", 2048), ("cudnn", 256), ("blocks", 0)),
+    "tpu": (("splash", 256), ("blocks", 1024)),
+}
+KERNELS = ("cudnn", "splash")  # which run on each device's part alone
 
 
 def attend(
@@ -47,54 +39,57 @@ def attend(
     aligned: bool = False,
     dropout_keys: Key[Array, "b"] | None = None,
     dropout_rate: float = 0.0,
+    backend: str = "auto",
 ) -> Float[Array, "b q h k"]:
     """Scaled dot-product attention in which a query sees the keys of its own segment, and of a window.
 
     Positions, which a window needs, are those within the segment. Dropout falls on the probabilities. aligned: query i
-    stands where key i does; a window much shorter than the row is then computed in blocks, if nothing is dropped.
+    stands where key i does. backend: which one computes it where it can serve, see `choose`; the results at the padding
+    differ, and are finite.
     Attention Is All You Need (2017), section 3.2.1; the window is that of Longformer (2020), section 3.1.
     """
-    drops = dropout_keys is not None and dropout_rate > 0
-    if aligned and window and not drops and 3 * block_size(window) < key.shape[1]:
-        return attend_in_blocks(query, key, value, key_segments, key_positions, window)
-    seen = probabilities(query, key, query_segments, key_segments, query_positions, key_positions, window)
-    seen = dropout(dropout_keys, seen, dropout_rate).astype(value.dtype)
-    return jnp.einsum("bhqs,bshk->bqhk", seen, value)
+    b, t, h, k = query.shape
+    rate = 0.0 if dropout_keys is None else dropout_rate
+    case = Case(sharding.platform(), t, k, str(query.dtype), window, rate)
+    chosen = choose(backend, case, kernels=_can_cut(b, h)) if aligned else "reference"
+    if chosen == "blocks":
+        return blocks.attend(query, key, value, key_segments, key_positions, window)
+    if chosen == "cudnn":
+        return cudnn.attend(query, key, value, key_segments, key_positions, window)
+    if chosen == "splash":
+        return splash.attend(query, key, value, key_segments, window)
+    places = (query_segments, key_segments, query_positions, key_positions)
+    return reference.attend(query, key, value, *places, window, dropout_keys, rate)
 
 
-def block_size(window: int) -> int:
-    """Queries of a block: its keys and those of its neighbours hold the window of each of them."""
-    return max(window // 2, 16)  # smaller blocks would be small matrix products, and no cheaper
+def choose(asked: str, case: Case, kernels: bool = True) -> str:
+    """The backend for a case: the one that is asked for where it can serve it, else as `auto` has it.
 
-
-def attend_in_blocks(
-    query: Float[Array, "b t h k"],
-    key: Float[Array, "b t h k"],
-    value: Float[Array, "b t h k"],
-    segments: Int[Array, "b t"],
-    positions: Int[Array, "b t"],
-    window: int,
-) -> Float[Array, "b t h k"]:
-    """What `attend` gives with a window, by time and memory that grow with t and not with its square.
-
-    The row is cut into n blocks of c queries, each with the 3 c keys of its own block and of its neighbours: c is at
-    least half the window, and a segment's tokens stand side by side. Longformer (2020), section 3.2.
+    kernels: whether those that run on each device's part may. Attention with dropout takes the reference.
     """
-    c, t = block_size(window), query.shape[1]
 
-    def blocks(x: Array) -> Array:  # [b,t,...] -> [b,n,c,...]
-        padded = jnp.pad(x, ((0, 0), (0, -t % c), *((0, 0),) * (x.ndim - 2)))
-        return padded.reshape(x.shape[0], -1, c, *x.shape[2:])
+    def serves(backend: str) -> bool:
+        if (backend in KERNELS and not kernels) or obstacle(backend, case):
+            return False
+        return backend != "cudnn" or has_flash_attention()
 
-    def with_neighbours(x: Array) -> Array:  # [b,t,...] -> [b,n,3c,...]
-        x = jnp.pad(blocks(x), ((0, 0), (1, 1), *((0, 0),) * (x.ndim - 1)))
-        return jnp.concatenate([x[:, :-2], x[:, 1:-1], x[:, 2:]], axis=2)
+    if asked != "auto" and serves(asked):
+        return asked
+    for backend, shortest in PREFERRED.get(case.platform, ()):
+        saves = backend != "blocks" or 3 * blocks.block_size(case.window) < case.row_length
+        if serves(backend) and saves and case.row_length >= shortest:
+            return backend
+    return "reference"
 
-    scores = product("bnqhk,bnshk->bnhqs", blocks(query), with_neighbours(key)) / math.sqrt(query.shape[-1])
-    query_segments, query_positions = (blocks(x)[..., None] for x in (segments, positions))
-    key_segments, key_positions = (with_neighbours(x)[:, :, None, :] for x in (segments, positions))
-    seen = (query_segments == key_segments) & (key_segments > 0)
-    seen &= jnp.abs(query_positions - key_positions) <= window // 2
-    weights = jax.nn.softmax(jnp.where(seen[:, :, None], scores, UNSEEN), axis=-1).astype(value.dtype)
-    read = jnp.einsum("bnhqs,bnshk->bnqhk", weights, with_neighbours(value))
-    return read.reshape(query.shape[0], -1, *query.shape[2:])[:, :t]
+
+def has_flash_attention() -> bool:
+    """Whether the GPUs here are NVIDIA's of compute capability 8.0 (A100) or more, which cuDNN's attention needs."""
+    found = re.fullmatch(r"(\d+)\.\d+", str(getattr(jax.local_devices()[0], "compute_capability", "")))
+    return found is not None and int(found[1]) >= 8
+
+
+def _can_cut(b: int, h: int) -> bool:
+    """Whether every device has as many of b rows and h heads. Several devices without a mesh: nobody knows."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return jax.device_count() == 1
+    return b % sharding.parts("batch") == 0 and h % sharding.parts("heads") == 0

@@ -61,6 +61,7 @@ class SelfAttention(nnx.Module):
         d, h = config.width, config.heads
         k = d // h
         self.dropout_rate = config.attention_dropout
+        self.backend = config.attention
         self.local = local
         self.window = config.local_window if local else 0
         self.query, self.key, self.value = (
@@ -95,6 +96,7 @@ class SelfAttention(nnx.Module):
             aligned=aligned,
             dropout_keys=keys,
             dropout_rate=self.dropout_rate,
+            backend=self.backend,
         )
         return self.out(read)
 

@@ -11,11 +11,22 @@ from jaxtyping import Array, Float, Int, Key
 from mlm_jax import sharding
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
+from mlm_jax.kernels import splash, vocabulary
+from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 WANTED = ("hidden", "attention", "attention_received")
+# By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
+# of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
+POLICIES = {
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(splash.RESIDUALS),
+    ),
+    "layer": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class Model(NamedTuple):
@@ -31,6 +42,7 @@ class Model(NamedTuple):
     init: Callable[..., Params]  # init(key) -> params
     apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto) -> Encoded; the last are optional
     logits: Callable[..., Array]  # logits(params, hidden [*b,d]) -> f32[*b,v], v: vocab_size rounded up to 128
+    losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m]) -> Losses
     config: ModelConfig
     vocab_size: int
 
@@ -66,7 +78,7 @@ def assemble(
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
     embeddings(batch, keys, dtype) -> x [b,t,d]; layer(x, places, at, keys, reference) -> x [b,q,d]; norm(x) of the last
-    states, None: they stay as they are; head(hidden, word table) -> logits.
+    states, None: they stay as they are; head(hidden, word table) -> Decoding.
     """
     dtype = compute_dtype(config)
     stack = Stack.of(config)
@@ -112,14 +124,21 @@ def assemble(
             raise ValueError(f"upto = {upto}: the model has layers 1 to {config.layers}")
         places = places_of(batch, config)
 
-        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, at: Array | None = None) -> tuple:
-            module = where.module(dtype)
-            y = module(x, places, at, fold_in(row_keys, 1 + depth), reference="attention" in want)
-            y = sharding.constrain(y, "batch", None, None)
-            out = {"hidden": y} if "hidden" in want else {}
-            if "attention" in want:
-                out["attention"] = module.attention.weights(x, places)
-            return y, out
+        def run(where: _Where, x: Array, depth: Int[Array, ""] | int, final: bool = False) -> tuple:
+            def layer(weights: Params, x: Array, depth: Int[Array, ""] | int) -> tuple:
+                module = where._replace(weights=weights).module(dtype)
+                keys = fold_in(row_keys, 1 + depth)
+                y = module(x, places, at if final else None, keys, reference="attention" in want)
+                y = sharding.constrain(y, "batch", None, None)
+                out = {"hidden": y} if "hidden" in want else {}
+                if "attention" in want:
+                    out["attention"] = module.attention.weights(x, places)
+                return y, out
+
+            # the backward pass begins with the final layer: what it would free is wanted again at once
+            if config.remat != "none" and not final:
+                layer = jax.checkpoint(layer, policy=POLICIES[config.remat])
+            return layer(where.weights, x, depth)
 
         def run_group(x: Array, group: tuple) -> tuple:
             outs = []
@@ -144,7 +163,7 @@ def assemble(
                 outs.append({name: value.reshape(-1, *value.shape[2:]) for name, value in out.items()})
                 depth += groups * stack.size
             entered, where = x, layers.at(params, depth)
-            x, out = run(where, x, depth, at if depth == count - 1 else None)
+            x, out = run(where, x, depth, final=depth == count - 1)
             outs.append({name: value[None] for name, value in out.items()})
             depth += 1
         if norm and count == config.layers:
@@ -156,14 +175,23 @@ def assemble(
             gathered["attention_received"] = _received(where.module(dtype).attention.weights(entered, places), batch)
         return Encoded(hidden=x, out=gathered)
 
+    def decoding(params: Params, hidden: Float[Array, "*b d"]) -> vocabulary.Decoding:
+        word = sharding.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
+        return _Where(parts["head"], params["head"], "head").module(dtype)(hidden, word["table"])
+
     def logits(params: Params, hidden: Float[Array, "*b d"]) -> Float[Array, "*b v"]:
         """Logits f32[*b,v]; columns at and above vocab_size have probability 0."""
-        weights = sharding.at_use(params["head"], "head", dtype)
-        word = sharding.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
-        out = nnx.merge(parts["head"].graph, weights)(hidden, word["table"])
+        out = vocabulary.logits(decoding(params, hidden))
         return sharding.constrain(out, "batch", *(None,) * (out.ndim - 2), "vocab")
 
-    return Model(init, apply, logits, config, vocab_size)
+    def losses(
+        params: Params, hidden: Float[Array, "b m d"], targets: Int[Array, "b m"], weights: Float[Array, "b m"]
+    ) -> Losses:
+        """Losses and hits of targets by the same logits, of which `logits_mib` are held at once."""
+        most_mib = vocabulary.piece_mib(config.logits_mib)
+        return vocabulary.losses(decoding(params, hidden), targets, weights, most_mib)
+
+    return Model(init, apply, logits, losses, config, vocab_size)
 
 
 def _received(probabilities: Float[Array, "b h t t"], batch: Batch) -> Float[Array, "b t"]:

@@ -5,8 +5,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from mlm_jax.config import ModelConfig, round_up
-from mlm_jax.kernels.product import product
-from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, gelu, output_scale
+from mlm_jax.kernels.vocabulary import Decoding
+from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, gelu, output_scale
 
 # Logit of a column that stands for no id. Finite; its probability is exactly zero, and with it every gradient.
 ABSENT = -1e30
@@ -14,6 +14,8 @@ ABSENT = -1e30
 
 class MaskedHead(nnx.Module):
     """Dense, GELU, normalisation, then the word table as the decoder, and a bias. BERT (2019), section 3.1.
+
+    Where the config does not tie them, the decoder is a table of its own.
 
     ModernBERT's dense layer and normalisation have no bias, and its kernel begins as small as those that write into the
     residual stream, as in the `transformers` library.
@@ -24,12 +26,14 @@ class MaskedHead(nnx.Module):
         self.vocab_size = vocab_size
         self.dense = Linear("...d,de->...e", (d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
         self.norm = Norm(config)
-        self.bias = nnx.Param(jnp.zeros(round_up(vocab_size, VOCAB_MULTIPLE)))
+        rows = round_up(vocab_size, VOCAB_MULTIPLE)
+        if not config.tied:
+            self.decoder = Table(rows, config.width, draw, used=vocab_size)
+        self.bias = nnx.Param(jnp.zeros(rows))
 
-    def __call__(self, hidden: Float[Array, "*b d"], table: Float[Array, "v d"]) -> Float[Array, "*b v"]:
-        """Logits over the rows of the word table, in float32."""
-        x = self.norm(gelu(self.dense(hidden)))
+    def __call__(self, hidden: Float[Array, "*b d"], word: Float[Array, "v d"]) -> Decoding:
+        """What the logits over the rows of the decoder are made of. word: the word table."""
+        table = self.decoder.table[...] if hasattr(self, "decoder") else word
         bias = self.bias[...].astype(jnp.float32)
         bias = jnp.where(jnp.arange(bias.size) < self.vocab_size, bias, ABSENT)
-        logits = product("...d,vd->...v", x, table)
-        return logits + jnp.broadcast_to(bias, logits.shape)
+        return Decoding(self.norm(gelu(self.dense(hidden))), table, bias)

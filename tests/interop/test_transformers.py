@@ -35,30 +35,35 @@ THEIRS = {
     | SPECIALS,
 }
 # name of a case: its family, what else is ours and theirs
-CASES = {family: (family, {}, {}) for family in MODELS} | {
-    "biases": ("modernbert", {"biases": True}, BIASES),
-    "other rotary bases, every second layer global": (
-        "modernbert",
-        {"layers": 5, "global_every": 2, "rotary_base": 3000.0, "rotary_local_base": 50.0},
-        {
-            "num_hidden_layers": 5,
-            "layer_types": [KINDS[depth % 2] for depth in range(5)],
-            "rope_parameters": {
-                kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(KINDS, (3000.0, 50.0))
+UNTIED = {f"{family}, untied": (family, {"tied": False}, {"tie_word_embeddings": False}) for family in MODELS}
+CASES = (
+    {family: (family, {}, {}) for family in MODELS}
+    | UNTIED
+    | {
+        "biases": ("modernbert", {"biases": True}, BIASES),
+        "other rotary bases, every second layer global": (
+            "modernbert",
+            {"layers": 5, "global_every": 2, "rotary_base": 3000.0, "rotary_local_base": 50.0},
+            {
+                "num_hidden_layers": 5,
+                "layer_types": [KINDS[depth % 2] for depth in range(5)],
+                "rope_parameters": {
+                    kind: {"rope_type": "default", "rope_theta": base} for kind, base in zip(KINDS, (3000.0, 50.0))
+                },
             },
-        },
-    ),
-    "all layers global": (
-        "modernbert",
-        {"layers": 3, "local_window": 0},
-        {"num_hidden_layers": 3, "layer_types": [KINDS[0]] * 3},
-    ),
-    "two types, padding 0": (
-        "roberta",
-        {"types": 2, "padding_id": 0, "max_positions": 21},
-        {"type_vocab_size": 2, "pad_token_id": 0, "max_position_embeddings": 21},
-    ),
-}
+        ),
+        "all layers global": (
+            "modernbert",
+            {"layers": 3, "local_window": 0},
+            {"num_hidden_layers": 3, "layer_types": [KINDS[0]] * 3},
+        ),
+        "two types, padding 0": (
+            "roberta",
+            {"types": 2, "padding_id": 0, "max_positions": 21},
+            {"type_vocab_size": 2, "pad_token_id": 0, "max_position_embeddings": 21},
+        ),
+    }
+)
 BOTH = pytest.mark.parametrize("case", CASES)
 
 

@@ -1,0 +1,157 @@
+"""The last product of a head, with a table of the whole vocabulary, and losses without all of its logits in memory."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mlm_jax import sharding
+from mlm_jax.kernels.product import product
+
+MIB = 1 << 20
+
+
+class Decoding(NamedTuple):
+    """What logits are made of: states table^T + bias. States and table have the compute type."""
+
+    states: Float[Array, "*b d"]
+    table: Float[Array, "v d"]
+    bias: Float[Array, "v"]  # float32
+
+
+class Losses(NamedTuple):
+    """Of targets [b,m]: -log softmax(logits)[target], in nats and float32, and what follows from the same logits."""
+
+    total: Float[Array, ""]  # the weighted sum of the losses; it alone has a gradient
+    each: Float[Array, "b m"]
+    hits: Float[Array, "b m"]  # 1 where the target is what an argmax of the logits gives
+
+
+def logits(decoding: Decoding) -> Float[Array, "*b v"]:
+    """All logits, in float32."""
+    out = product("...d,vd->...v", decoding.states, decoding.table)
+    return out + jnp.broadcast_to(decoding.bias, out.shape)
+
+
+def piece_mib(given: int) -> int:
+    """MiB of float32 logits that a device holds at most at once; given: 0 for a value by the kind of device.
+
+    32 on a CPU, which is as fast as larger pieces, see benchmarks/RESULTS.md. 512 elsewhere, which is not measured:
+    each piece reads and writes the float32 gradient of the whole table, 8 v d bytes beside 6 n v d operations for its n
+    positions; with 4096 of them, 512 MiB at 32k ids, that is about 5 % of the time of the products on an accelerator
+    that does 150 to 250 operations in the time of a byte.
+    """
+    return given or (32 if jax.default_backend() == "cpu" else 512)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def losses(decoding: Decoding, targets: Int[Array, "b m"], weights: Float[Array, "b m"], most_mib: int) -> Losses:
+    """Losses of the logits, of which a device holds `most_mib` MiB at once; pieces are cut along m.
+
+    Under differentiation each piece makes its part of the gradient while its logits are there, scaled by the weights,
+    which are known beforehand: there are three products per piece, as without pieces, and no logits are kept or
+    computed again. So does the fused linear cross entropy of Liger Kernel (Hsu et al. 2024, section 3.2). The products
+    of the gradient round it to the compute type, see `product`; sums are float32. Beside the logits a device holds what
+    the compiler makes of them, on a CPU about three times as much.
+    """
+
+    def piece(_: None, inputs: tuple) -> tuple[None, tuple]:
+        _, _, each, hits = _of_piece(decoding, *inputs[:2])
+        return None, (each, hits)
+
+    _, (each, hits) = jax.lax.scan(piece, None, _cut(decoding, targets, weights, most_mib))
+    return _result(targets, weights, each, hits)
+
+
+def _forward(decoding: Decoding, targets: Array, weights: Array, most_mib: int) -> tuple[Losses, tuple]:
+    table = decoding.table
+    v, d = table.shape
+
+    def piece(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
+        states, target, weight = inputs
+        out, log_sum, each, hits = _of_piece(decoding, states, target)
+        gradient = (jnp.exp(out - log_sum[..., None]) - _is_target(out, target)) * weight[..., None]
+        narrow = gradient.astype(states.dtype)
+        to_states = jnp.einsum("nbmv,vd->nbmd", narrow, table)
+        # [d, v], and turned once at the end: a CPU takes up to twice the time for [v, d]
+        to_table = jnp.einsum("nbmd,nbmv->ndv", states, narrow, preferred_element_type=jnp.float32)
+        sums = sharding.constrain(to_table, "batch", None, "vocab"), gradient.sum((1, 2))
+        return jax.tree.map(jnp.add, carry, sums), (each, hits, to_states)
+
+    n = sharding.parts("batch")
+    start = (
+        sharding.constrain(jnp.zeros((n, d, v)), "batch", None, "vocab"),
+        sharding.constrain(jnp.zeros((n, v)), "batch", "vocab"),
+    )
+    pieces = _cut(decoding, targets, weights, most_mib)
+    (to_table, to_bias), (each, hits, to_states) = jax.lax.scan(piece, start, pieces)
+    # one sum over the devices for all pieces; the barrier keeps the turn out of the product
+    to_table = jax.lax.optimization_barrier(to_table).sum(0).T
+    gradient = Decoding(_join(to_states, targets), to_table.astype(table.dtype), to_bias.sum(0))
+    result = _result(targets, weights, each, hits)
+    return result, (gradient, result.each)
+
+
+def _backward(most_mib: int, residuals: tuple, cotangents: Losses) -> tuple:
+    gradient, each = residuals
+    scale = cotangents.total
+    of_decoding = jax.tree.map(lambda x: (scale * x.astype(jnp.float32)).astype(x.dtype), gradient)
+    return of_decoding, None, scale * each
+
+
+losses.defvjp(_forward, _backward)
+
+
+def _of_piece(decoding: Decoding, states: Float[Array, "n b m d"], targets: Int[Array, "n b m"]) -> tuple[Array, ...]:
+    """Logits [n,b,m,v]; the logarithm of the sum of their exponentials, loss, and hit [n,b,m]."""
+    out = jnp.einsum("nbmd,vd->nbmv", states, decoding.table, preferred_element_type=jnp.float32)
+    out = sharding.constrain(out + jnp.broadcast_to(decoding.bias, out.shape), "batch", None, None, "vocab")
+    highest = out.max(-1)
+    log_sum = jnp.log(jnp.exp(out - highest[..., None]).sum(-1)) + highest
+    # a sum over the vocabulary instead of a gather: it stays local where the vocabulary is sharded
+    at_target = jnp.where(_is_target(out, targets), out, 0.0).sum(-1)
+    # argmax by two plain reductions; jnp.argmax itself takes a CPU nearly as long as a product
+    first = jnp.where(out == highest[..., None], _column(out), out.shape[-1]).min(-1)
+    return out, log_sum, log_sum - at_target, (first == targets).astype(jnp.float32)
+
+
+def _column(out: Float[Array, "n b m v"]) -> Int[Array, "n b m v"]:
+    return jax.lax.broadcasted_iota(jnp.int32, out.shape, out.ndim - 1)
+
+
+def _is_target(out: Float[Array, "n b m v"], targets: Int[Array, "n b m"]) -> Array:
+    return _column(out) == targets[..., None]
+
+
+def _cut(decoding: Decoding, targets: Array, weights: Array, most_mib: int) -> tuple[Array, Array, Array]:
+    """States, targets and weights as [pieces, n, b/n, m', ...]: n is how many devices share the rows.
+
+    Each device cuts its own rows, so that the sums over pieces are its own until the last one. Places that fill up the
+    last piece have weight 0.
+    """
+    b, m = targets.shape
+    n = sharding.parts("batch")
+    mib = b * m * decoding.table.shape[0] * 4 / (n * sharding.parts("vocab")) / MIB
+    size = math.ceil(m / min(math.ceil(mib / most_mib), m))
+    count = math.ceil(m / size)
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), (0, count * size - m), *((0, 0),) * (x.ndim - 2)))
+        x = x.reshape(n, b // n, count, size, *x.shape[2:])
+        return sharding.constrain(jnp.moveaxis(x, 2, 0), None, "batch", *(None,) * (x.ndim - 2))
+
+    return cut(decoding.states), cut(targets), cut(weights)
+
+
+def _join(x: Array, targets: Int[Array, "b m"]) -> Array:
+    """[pieces, n, b/n, m', ...] as [b, m, ...]."""
+    b, m = targets.shape
+    return jnp.moveaxis(x, 0, 2).reshape(b, -1, *x.shape[4:])[:, :m]
+
+
+def _result(targets: Array, weights: Array, each: Array, hits: Array) -> Losses:
+    each, hits = _join(each, targets), _join(hits, targets)
+    return Losses((each * weights).sum(), each, hits)
