@@ -14,6 +14,7 @@ import pytest
 from mlm_jax import convert, sharding, tree
 from mlm_jax.config import MeshConfig, ModelConfig
 from mlm_jax.kernels.dropout import keep_mask
+from mlm_jax.kernels.product import linear
 from mlm_jax.models import build
 
 VOCAB = 40
@@ -351,3 +352,18 @@ def test_eight_devices_compute_what_one_does():
         batch, rows = jax.device_put((batch, rows), sharding.batch_sharding(mesh))
         got = jax.jit(hidden)(spread, batch, rows)
     np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("axes, spec", [(1, "btd,dhk->bthk"), (2, "btcd,cdk->btk")])
+def test_linear_is_einsum_and_so_is_its_gradient(axes, spec):
+    rng = np.random.default_rng(0)
+    sizes = {letter: size for letter, size in zip("btcdhk", (2, 3, 4, 5, 6, 7))}
+    x, kernel, g = (
+        jnp.asarray(rng.normal(size=[sizes[letter] for letter in letters]), jnp.float32)
+        for letters in spec.replace("->", ",").split(",")
+    )
+    out, pull = jax.vjp(lambda x, kernel: linear(axes, x, kernel), x, kernel)
+    expected, pull_expected = jax.vjp(lambda x, kernel: jnp.einsum(spec, x, kernel), x, kernel)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    for one, other in zip(pull(g), pull_expected(g)):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -64,11 +64,9 @@ class SelfAttention(nnx.Module):
         self.backend = config.attention
         self.local = local
         self.window = config.local_window if local else 0
-        self.query, self.key, self.value = (
-            Linear("btd,dhk->bthk", (d, h, k), (h, k), draw, biased=config.biases) for _ in range(3)
-        )
+        self.query, self.key, self.value = (Linear((d, h, k), (h, k), draw, biased=config.biases) for _ in range(3))
         scale = output_scale(config)
-        self.out = Linear("bthk,hkd->btd", (h, k, d), (d,), draw, biased=config.biases, scale=scale)
+        self.out = Linear((h, k, d), (d,), draw, axes=2, biased=config.biases, scale=scale)
 
     def attend(
         self,

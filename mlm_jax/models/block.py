@@ -66,10 +66,10 @@ class FeedForward(nnx.Module):
         d, f = config.width, config.hidden
         self.output_dropout_rate = config.dropout
         self.pre = config.norm == "pre"
-        self.up = Linear("btd,df->btf", (d, f), (f,), draw, biased=config.biases)
+        self.up = Linear((d, f), (f,), draw, biased=config.biases)
         if config.ffn == "geglu":
-            self.gate = Linear("btd,df->btf", (d, f), (f,), draw, biased=config.biases)
-        self.down = Linear("btf,fd->btd", (f, d), (d,), draw, biased=config.biases, scale=output_scale(config))
+            self.gate = Linear((d, f), (f,), draw, biased=config.biases)
+        self.down = Linear((f, d), (d,), draw, biased=config.biases, scale=output_scale(config))
         self.norm = Norm(config)
 
     def __call__(self, x: Float[Array, "b t d"], keys: Key[Array, "b"] | None) -> Float[Array, "b t d"]:

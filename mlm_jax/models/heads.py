@@ -24,7 +24,7 @@ class MaskedHead(nnx.Module):
     def __init__(self, config: ModelConfig, vocab_size: int, draw: Draws):
         d = config.width
         self.vocab_size = vocab_size
-        self.dense = Linear("...d,de->...e", (d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
+        self.dense = Linear((d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
         self.norm = Norm(config)
         rows = round_up(vocab_size, VOCAB_MULTIPLE)
         if not config.tied:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key, Shaped
 
 from mlm_jax import sharding
 from mlm_jax.config import ModelConfig
+from mlm_jax.kernels.product import linear
 
 VOCAB_MULTIPLE = 128  # the vocabulary is filled up to it: a TPU works in lanes of 128, and a mesh axis divides it
 
@@ -81,26 +82,29 @@ def output_scale(config: ModelConfig) -> float:
 
 
 class Linear(nnx.Module):
-    """einsum(spec, x, kernel), and a bias where it is `biased`. scale: of the kernel's draw."""
+    """The product of the last `axes` axes of x with the first ones of the kernel, and a bias where it is `biased`.
+
+    scale: of the kernel's draw.
+    """
 
     def __init__(
         self,
-        spec: str,
         kernel: tuple[int, ...],
         bias: tuple[int, ...],
         draw: Draws,
         *,
+        axes: int = 1,
         biased: bool = True,
         scale: float = 1.0,
     ):
-        self.spec = spec
+        self.axes = axes
         drawn = draw(*kernel)
         self.kernel = nnx.Param(drawn if scale == 1 else scale * drawn)
         if biased:
             self.bias = nnx.Param(jnp.zeros(bias))
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        y = jnp.einsum(self.spec, x, self.kernel[...])
+        y = linear(self.axes, x, self.kernel[...])
         return add_bias(y, self.bias[...]) if hasattr(self, "bias") else y
 
 
