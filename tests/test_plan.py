@@ -154,6 +154,7 @@ def test_a_loop_without_a_count_is_said():
         ("replica_groups=[2,4]<=[4,2]T(1,0)", 4),
         ("replica_groups=mesh['x'=4,'y'=2] {'x','y'}", 8),
         ("replica_groups=mesh['x'=4,'y'=2] {'x':(2)2}", 2),
+        ("replica_groups=mesh['x'=1,'y'=4,'z'=2], device_ids=([2,4]T(1,0)) {'y'}, use_global_device_ids=true", 4),
         ("source_target_pairs={{0,0},{1,1}}", 1),
     ],
 )

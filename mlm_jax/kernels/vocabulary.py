@@ -44,7 +44,7 @@ def piece_mib(given: int) -> int:
     positions; with 4096 of them, 512 MiB at 32k ids, that is about 5 % of the time of the products on an accelerator
     that does 150 to 250 operations in the time of a byte.
     """
-    return given or (32 if jax.default_backend() == "cpu" else 512)
+    return given or (32 if sharding.platform() == "cpu" else 512)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -54,7 +54,8 @@ def read(
         t = config.row_length
         moved = Moved(*hlo.moved(program), hlo.touching(program, rf"\[[\d,]*\b{t},{t}\]"))
         sent = sum(one.sent for one in exchanged)
-        device_flops = compiled.traced_flops / len(on.devices)
+        # products within kernels are not seen in the traced program
+        device_flops = max(compiled.traced_flops, of_step) / len(on.devices)
         seconds = roofline.seconds(on.chip, device_flops, moved.products, moved.others, sent, hlo.cycles(program))
     return Plan(
         config=config,

@@ -29,7 +29,7 @@ def microbatch(plan: Plan) -> str | None:
             return None
         return (
             f"{now} rows a device do not fit, they need {gib(plan.compiled.memory.needs)} of {limit}: raise"
-            " accumulation (fewer rows at a time) or mesh.fsdp (parameters and optimizer state in shards)"
+            " accumulation (fewer rows at a time), set model.remat, or raise mesh.fsdp (the state in shards)"
         )
     setting = f"--config.accumulation={found.accumulation}"
     if found.next_rows is None:
@@ -124,7 +124,7 @@ def padding(plan: Plan) -> str | None:
 def recomputation(plan: Plan) -> str | None:
     """Products that the program has beyond forward and backward pass."""
     more = plan.compiled.traced_flops / plan.flops - 1
-    if abs(more) < MATTERS:
+    if more < MATTERS:
         return None
     what = "recomputation, or keys outside a window"
     return f"the program has {more:+.1%} FLOPs beside forward and backward pass, such as {what}"

@@ -138,7 +138,7 @@ def for_accelerator(config: Config) -> Config:
 def check(config: Config, vocabulary: Vocabulary, on: Topology) -> Derived:
     """Every derived number of a run on a topology. Raises ConfigError, naming it."""
     try:
-        derived = config_module.check(config, len(on.devices))
+        derived = config_module.check(config, len(on.devices), platform=on.devices[0].platform)
     except ConfigError as error:
         raise ConfigError(error.key, error.value, f"on {on.name}: {error.fix}") from None
     size = config.model.vocab_size or vocabulary.size

@@ -102,7 +102,8 @@ def group_size(instruction: hlo.Instruction, devices: int) -> int:
     """Devices that take part together, from the groups in any of the forms in which compilers write them.
 
     `{{0,1},{2,3}}` or `{}` for all; `[4,2]<=[8]`, 4 groups of 2; `mesh['a'=4,'b'=2] {'b'}`, groups along axes of a
-    mesh, an axis cut as `'a':(2)2` counting 2. A permutation has pairs instead.
+    mesh, an axis cut as `'a':(2)2` counting 2; the order of the devices may stand between them. A permutation has
+    pairs instead. Raises ValueError for another form.
     """
     if instruction.attribute(r"(source_target_pairs)="):
         pairs = re.findall(r"\{(\d+),(\d+)\}", instruction.attribute(r"source_target_pairs=\{(.*?\})\}") or "")
@@ -111,9 +112,11 @@ def group_size(instruction: hlo.Instruction, devices: int) -> int:
         return int(counted)
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
         return len(listed.split(","))
-    mesh = re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\]\s*\{([^}]*)\}", instruction.attributes)
+    mesh = re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", instruction.attributes)
     if mesh:
         sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh.group(1)))
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh.group(2))
         return math.prod(int(part or sizes[axis]) for axis, part in axes)
+    if re.search(r"replica_groups=(?!\{\})", instruction.attributes):
+        raise ValueError(f"{instruction.name}: groups of devices in an unknown form: {instruction.attributes[:200]}")
     return devices
