@@ -1,6 +1,6 @@
 """The training step beside itself with one part computed in another way: time, and memory of temporaries.
 
-    python benchmarks/step_variants.py --case=medium [--variants=logits,linear,heads,unroll] [--rounds=15]
+    python benchmarks/step_variants.py --case=medium [--variants=logits,linear,unroll] [--rounds=15]
 
 All variants are compiled in one process and take one step each in turn, forth and back. Ratios are to the step as it
 is, of the same round, median [quartiles]: of the seconds that all cores worked, which hold on a shared machine, and of
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from unittest import mock
 
 import jax
@@ -23,9 +23,6 @@ from mlm_jax import optim, runtime, sharding, state, step
 from mlm_jax.batch import Batch
 from mlm_jax.cli.bench import SPECIAL
 from mlm_jax.config import Config, DataConfig, MaskConfig, ModelConfig
-from mlm_jax.kernels import reference
-from mlm_jax.kernels.dropout import dropout
-from mlm_jax.kernels.product import product
 from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models import Model, build, layers
 from mlm_jax.tokenizer import Vocabulary
@@ -57,31 +54,11 @@ def plain_linear(axes: int, x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jnp.tensordot(x, kernel, (tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))))
 
 
-def probabilities(query: jax.Array, key: jax.Array, segments: jax.Array, others: jax.Array, *rest: object) -> jax.Array:
-    """Scores from [b,t,h,k], without a window."""
-    scores = product("bqhk,bshk->bhqs", query, key) / np.float32(query.shape[-1]) ** 0.5
-    seen = (segments[:, :, None] == others[:, None, :]) & (others > 0)[:, None, :]
-    return jax.nn.softmax(jnp.where(seen[:, None], scores, reference.UNSEEN), axis=-1)
-
-
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, *rest: object) -> jax.Array:
-    *places, dropout_keys, rate = rest
-    seen = dropout(dropout_keys, probabilities(query, key, *places), rate)
-    return jnp.einsum("bhqs,bshk->bqhk", seen, value)
-
-
-@contextlib.contextmanager
-def heads_inside() -> Iterator[None]:
-    with mock.patch.object(reference, "attend", attend), mock.patch.object(reference, "probabilities", probabilities):
-        yield
-
-
 # name -> changes of the config's model, change of the model, what holds while the step is traced
 VARIANTS: dict[str, tuple[dict, Callable, Callable]] = {
     "as it is": ({}, lambda model: model, contextlib.nullcontext),
     "logits": ({}, plain_losses, contextlib.nullcontext),
     "linear": ({}, lambda model: model, lambda: mock.patch.object(layers, "linear", plain_linear)),
-    "heads": ({}, lambda model: model, heads_inside),
     "unroll": ({"unroll": 3}, lambda model: model, contextlib.nullcontext),
     **{f"{mib} MiB": ({"logits_mib": mib}, lambda model: model, contextlib.nullcontext) for mib in (16, 64, 1024)},
 }
@@ -126,7 +103,7 @@ def spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=CASES, required=True)
-    parser.add_argument("--variants", default="logits,linear,heads,unroll", help=f"of {', '.join(VARIANTS)}")
+    parser.add_argument("--variants", default="logits,linear,unroll", help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     runtime.start()

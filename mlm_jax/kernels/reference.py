@@ -39,9 +39,7 @@ def probabilities(
     window: a query sees only keys whose position in the segment is at most window / 2 from its own; 0: all of them.
     A query of the padding sees nothing; its probabilities are uniform, so that what follows stays finite.
     """
-    # heads before tokens, so that the products of a head and their gradients are of whole matrices
-    query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
-    scores = product("bhqk,bhsk->bhqs", query, key) / math.sqrt(query.shape[-1])
+    scores = product("bqhk,bshk->bhqs", query, key) / math.sqrt(query.shape[-1])
     queries = (x if x is None else x[:, :, None] for x in (query_segments, query_positions))
     keys = (x if x is None else x[:, None, :] for x in (key_segments, key_positions))
     (query_segments, query_positions), (key_segments, key_positions) = queries, keys
@@ -64,4 +62,4 @@ def attend(
     """The values by the `probabilities`, on which dropout falls."""
     seen = probabilities(query, key, query_segments, key_segments, query_positions, key_positions, window)
     seen = dropout(dropout_keys, seen, dropout_rate).astype(value.dtype)
-    return jnp.einsum("bhqs,bhsk->bhqk", seen, value.swapaxes(1, 2)).swapaxes(1, 2)
+    return jnp.einsum("bhqs,bshk->bqhk", seen, value)
