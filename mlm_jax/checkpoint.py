@@ -221,10 +221,7 @@ class Checkpoints:
         saved = ocp.metadata(folder).metadata
         found = differences(saved, abstract)
         if found:
-            shown = found[:MOST_DIFFERENCES]
-            rest = [f"and {len(found) - len(shown)} more"] if len(found) > len(shown) else []
-            fix = "\n  ".join(["does not fit the state of this run:", *shown, *rest])
-            raise ConfigError("workdir", str(folder), fix)
+            raise ConfigError("workdir", str(folder), listed("does not fit the state of this run:", found))
         if not dataclasses.is_dataclass(abstract):
             return ocp.load(folder, abstract)
         # a part without leaves that an older version did not have stays as it is
@@ -244,6 +241,13 @@ def differences(saved: tree.PyTree, wanted: tree.PyTree) -> list[str]:
             lines.append(f"{path}: {_shape(leaf)} here, {_shape(saved_leaves[path])} in the checkpoint")
     extra = (path for path in saved_leaves if path not in wanted_leaves)
     return lines + [f"{path}: not here, {_shape(saved_leaves[path])} in the checkpoint" for path in extra]
+
+
+def listed(what: str, found: list[str]) -> str:
+    """A message with the first of the `differences`, a line each, and how many more there are."""
+    shown = found[:MOST_DIFFERENCES]
+    rest = [f"and {len(found) - len(shown)} more"] if len(found) > len(shown) else []
+    return "\n  ".join([what, *shown, *rest])
 
 
 def _shape(leaf: object) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm_jax import convert, tree
-from mlm_jax.checkpoint import load_model, newest
+from mlm_jax.checkpoint import differences, listed, load_model, newest
 from mlm_jax.config import Config, ConfigError, hub
 from mlm_jax.convert.files import weight_files
 from mlm_jax.models import Model
@@ -17,7 +17,6 @@ from mlm_jax.tokenizer import Tokenizer
 
 KEY = "config.init_from"
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-MOST_NAMED = 5  # of what differs
 
 
 def params_from(source: str, model: Model, tokenizer: Tokenizer, say: Callable[[str], None]) -> tree.PyTree:
@@ -100,9 +99,5 @@ def sources_of(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
 
 def check_shapes(params: tree.PyTree, model: Model, source: str) -> None:
     """Raises ConfigError, naming paths and both shapes, where parameters are not those of a model."""
-    wanted = {path: leaf.shape for path, leaf in tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))}
-    found = {path: np.shape(leaf) for path, leaf in tree.leaves(params)}
-    wrong = [path for path in sorted(wanted.keys() | found.keys()) if wanted.get(path) != found.get(path)]
-    if wrong:
-        named = "; ".join(f"{path} {found.get(path)}, here {wanted.get(path)}" for path in wrong[:MOST_NAMED])
-        raise ConfigError(KEY, source, f"holds another model: {named}")
+    if found := differences(params, jax.eval_shape(model.init, jax.random.key(0))):
+        raise ConfigError(KEY, source, listed("holds another model:", found))
