@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from mlm_jax import masking
+from mlm_jax import masking, tree
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import ADAPTIVE_RANGE, Config, MaskConfig
 from mlm_jax.models import Model
@@ -30,8 +30,7 @@ def start(model: Model, vocabulary: Vocabulary, config: MaskConfig) -> dict[str,
         values["rate"] = np.array(config.rate, np.float32)
     if config.schedule == "adaptive":
         shapes = jax.eval_shape(model.init, jax.random.key(0, impl="threefry2x32"))
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-        values["rate"] = np.array(adaptive_rate(config, vocabulary, parameters), np.float32)
+        values["rate"] = np.array(adaptive_rate(config, vocabulary, tree.size(shapes)), np.float32)
     if uses_surprisal(config):
         values["surprisal"] = unigram_losses(vocabulary)
     return values

@@ -21,6 +21,11 @@ def leaves(tree: PyTree) -> list[tuple[str, object]]:
     return [(path_string(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
+def size(tree: PyTree) -> int:
+    """Numbers in all leaves."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
 def map_with_path(function: Callable, tree: PyTree, *rest: PyTree) -> PyTree:
     """`jax.tree.map` whose function takes the path before the leaves."""
     return jax.tree_util.tree_map_with_path(lambda path, *leaf: function(path_string(path), *leaf), tree, *rest)

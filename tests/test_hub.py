@@ -369,3 +369,13 @@ def test_training_begins_with_the_model(text, tmp_path, capfd):  # noqa: F811
     argv[2] = f"--workdir={tmp_path / 'imported'}"
     assert train.main(argv) == 2
     assert "holds an imported model" in capfd.readouterr().err
+
+
+def test_parameters_of_another_shape_are_named():
+    wanted, other = (build(ModelConfig(layers=2, width=width, heads=2, hidden=8), 9) for width in (4, 6))
+    params = jax.device_get(jax.jit(other.init)(jax.random.key(0)))
+    with pytest.raises(ConfigError, match="holds another model:") as error:
+        initial.check_shapes(params, wanted, "there")
+    # heads of 2 values here, of 3 there
+    assert "body/0/attention/key/bias: float32[1,2,2] here, float32[1,2,3] in the checkpoint" in str(error.value)
+    assert "more" in str(error.value)

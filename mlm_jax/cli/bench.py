@@ -182,7 +182,7 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
     """All figures of a config, under the names that `--json` has. Times in seconds, memory in bytes a device."""
     import jax
 
-    from mlm_jax import compilation, data, feedback, optim, sharding, state, step
+    from mlm_jax import compilation, data, feedback, optim, sharding, state, step, tree
     from mlm_jax.models import build
 
     mesh = sharding.make_mesh(derived.mesh)
@@ -194,7 +194,7 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
     with sharding.activate(mesh, config.mesh), contextlib.closing(batches):
         fed = feedback.start(model, rows.vocabulary, config.mask)
         now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(now.params))
+        parameters = tree.size(now.params)
         batch = next(batches)
         train_step = step.make_train_step(model, optimizer, rows.vocabulary, config, mesh)
         compiled, cold = compilation.compile_cold(train_step, now, batch, roots)

@@ -78,7 +78,7 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     hub.write_config(target, values)
     # with one type, a table that all tokens share, there is nothing to tell
     tokenizer.save_hub(target, positions(model.config), types=model.config.types > 1)
-    parameters = sum(leaf.size for _, leaf in tree.leaves(params))
+    parameters = tree.size(params)
     text = card(
         workdir, config, step, read_meta(workdir, step).get("data"), parameters, tokenizer.pieces[tokenizer.mask]
     )
@@ -105,7 +105,7 @@ def import_model(source: Path, target: Path, arguments: Arguments) -> list[str]:
         0, {"params": jax.device_put(params)}, {"tokenizer": tokenizer.hash, "config": dataclasses.asdict(config)}
     )
     checkpoints.close()
-    parameters = sum(leaf.size for _, leaf in tree.leaves(params))
+    parameters = tree.size(params)
     lines = [f"{model.config.family}, {parameters:,} parameters, {vocab_size:,} ids"]
     heads = convert.left_out(read_tensors(source), model.config)
     if heads:
