@@ -4,6 +4,7 @@ import dataclasses
 import filecmp
 import gzip
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -533,24 +534,22 @@ def test_a_lost_shard_is_made_again(reference, corpus, tmp_path, small_units):
 
 
 @pytest.mark.parametrize(
-    "name, after",
+    "stage, name, after",
     [
-        ("train_tokenizer", 0),
-        ("write_json", 0),  # what training said
-        ("encode_unit", 0),
-        ("encode_unit", 2),
-        ("pack_group", 2),
-        ("write_phrases", 0),
-        ("write_json", 1),  # what is said of the collocations
-        ("write_json", 2),  # the manifest
-        ("publish", 0),
+        ("vocabulary", "train_tokenizer", 0),
+        ("vocabulary", "write_json", 0),  # what training said
+        ("encoding", "encode_unit", 0),
+        ("encoding", "encode_unit", 2),
+        ("shards", "pack_group", 2),
+        ("phrase_list", "write_phrases", 0),
+        ("phrase_list", "write_json", 0),
+        ("pipeline", "write_json", 0),  # the manifest
+        ("pipeline", "publish", 0),
     ],
 )
-def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_units, monkeypatch, name, after):
-    from mlm_jax.prepare import pipeline
-
-    calls = 0
-    real = getattr(pipeline, name)
+def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_units, monkeypatch, stage, name, after):
+    module, calls = importlib.import_module(f"mlm_jax.prepare.{stage}"), 0
+    real = getattr(module, name)
 
     def failing(*args):
         nonlocal calls
@@ -560,7 +559,7 @@ def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_unit
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, name, failing)
+        patch.setattr(module, name, failing)
         with pytest.raises(KeyboardInterrupt):
             prepare(config_of(corpus), tmp_path / "rows", progress=False)
         assert not (tmp_path / "rows").exists()
@@ -572,7 +571,7 @@ def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_unit
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, name, counting)
+        patch.setattr(module, name, counting)
         prepare(config_of(corpus), tmp_path / "rows", progress=False)
     assert same(tmp_path / "rows", reference)
     assert [path.name for path in tmp_path.iterdir()] == ["rows"]

@@ -1,0 +1,62 @@
+"""From the files of a corpus to encoded documents on disk, by units of text that workers take."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from mlm_jax.config import ConfigError
+from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.job import Corpus, Job
+from mlm_jax.prepare.progress import Stage
+from mlm_jax.prepare.tasks import EncodeTask, Part, encode_unit
+
+
+def extract(job: Job, corpus: Corpus) -> sources.File:
+    """The docstrings of `builtin:pydoc` as a file of JSON lines."""
+    path = job.work / f"{corpus.number}.jsonl"
+    if not path.exists():
+        partial, room = path.with_name(f"{path.name}.partial"), pydoc.MOST_BYTES
+        batches = list(pydoc.batches(corpus.files))
+        with Stage("docstrings", job.progress, corpus.identity["bytes"], "modules") as stage, open(partial, "w") as out:
+            for batch, lines in zip(batches, job.workers.map(pydoc.extract, batches)):
+                for line in lines:
+                    room -= len(line)
+                    if room >= 0:
+                        out.write(line + "\n")
+                stage.add(sum(file.size for file in batch), len(batch))
+        partial.rename(path)
+    return sources.File(str(path), "modules", sources.JSON)
+
+
+def encode(job: Job, corpus: Corpus) -> None:
+    """Encodes what is not encoded yet; sets the corpus's counts and parts. Raises ConfigError where no text is."""
+    folder, settings = job.work / f"units-{corpus.number}", job.settings(corpus)
+    folder.mkdir(exist_ok=True)
+    total = None if any(file.compressed for file in corpus.files) else sum(file.size for file in corpus.files)
+    counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
+
+    def tasks() -> Iterator[EncodeTask]:
+        for unit in sources.units(corpus.files):
+            yield EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"))
+
+    with Stage(f"encode {corpus.source}", job.progress, total) as stage:
+        for number, info in enumerate(job.workers.map(_encode_once, tasks())):
+            counts.update({key: info[key] for key in counts})
+            dropped.update(info["dropped"])
+            first_problem = first_problem or info["first_problem"]
+            for split, group, *place in info["parts"]:
+                corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
+            stage.add(info["bytes"], info["read"])
+    kept = counts["read"] - dropped.total()
+    corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+    if not kept and first_problem:
+        place, problem = first_problem
+        raise ConfigError(sources.KEY, place, f"{problem}; and so in all {counts['read']} records of {corpus.source}")
+    if not kept:
+        raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents, all empty)")
+
+
+def _encode_once(task: EncodeTask) -> dict:
+    done = Path(f"{task.path}.json")
+    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else encode_unit(task)

@@ -1,0 +1,104 @@
+"""What determines the rows: sources, options, their fingerprint, and how they differ from those of rows on disk."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from mlm_jax.config import Config, ConfigError
+from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.job import Corpus
+from mlm_jax.records import FORMAT
+from mlm_jax.tokenizer import Tokenizer
+
+VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
+
+
+def find_corpus(number: int, source: str) -> Corpus:
+    if not source.startswith("builtin:"):
+        files = sources.find_files(source)
+    elif source == pydoc.NAME:
+        files = pydoc.module_files()
+    else:
+        raise ConfigError(sources.KEY, source, f"the only embedded source is {pydoc.NAME}")
+    return Corpus(number, source, files, sources.identify(files))
+
+
+def options_of(config: Config) -> dict[str, object]:
+    data = config.data
+    return {
+        "sources": list(data.sources),
+        "text_field": data.text_field,
+        "id_field": data.id_field,
+        "holdout": data.holdout,
+        "pack_groups": data.pack_groups,
+        "max_segments": data.max_segments,
+        "row_length": config.row_length,
+        # how they are found matters where they are asked for
+        "collocations": data.collocations
+        and {
+            "list": data.collocations,
+            "longest": data.collocation_longest,
+            "count": data.collocation_count,
+            "tokens": data.collocation_tokens,
+        },
+        "tokenizer": dataclasses.asdict(config.tokenizer),
+        "terms": _hash_of_terms(config.tokenizer.terms),
+    }
+
+
+def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
+    """Hash of everything that determines the rows."""
+    asked = config.tokenizer
+    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
+    if asked.path:
+        tokenizer = Tokenizer.load(asked.path).hash
+    everything = {
+        "version": [FORMAT, VERSION],
+        "options": {**options, "tokenizer": tokenizer},
+        "inputs": [corpus.identity for corpus in corpora],
+    }
+    return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def changes(config: Config, manifest: dict) -> list[str]:
+    """What the config asks for that is not what rows were made of: options, and files by number and size.
+
+    A quick look that never fails: contents are not read, and a source that is gone is a change like another.
+    """
+    asked, made = options_of(config), manifest["options"]
+    found = [f"{key} was {made.get(key)!r}, is {asked[key]!r}" for key in asked if asked[key] != made.get(key)]
+    for corpus in manifest["corpora"]:
+        source, inputs = corpus["source"], corpus["inputs"]
+        if source == pydoc.NAME:
+            continue
+        try:
+            sizes = [os.path.getsize(file.path) for file in sources.find_files(source)]
+        except (ConfigError, OSError):
+            found.append(f"{source} is gone")
+            continue
+        if (len(sizes), sum(sizes)) != (inputs["files"], inputs["bytes"]):
+            before = f"{inputs['files']} files of {inputs['bytes']:,} bytes"
+            found.append(f"{source} was {before}, is {len(sizes)} of {sum(sizes):,}")
+    return found
+
+
+def read_terms(path: str) -> list[str]:
+    """The words of a file, one a line, without empty lines and spaces around them. Raises ConfigError."""
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("config.tokenizer.terms", path, f"cannot be read: {error}") from None
+    terms = [line.strip() for line in lines if line.strip()]
+    if not terms:
+        raise ConfigError("config.tokenizer.terms", path, "holds no word; write one a line")
+    return terms
+
+
+def _hash_of_terms(path: str) -> str:
+    """Of the words in the file; empty where there is none."""
+    try:
+        return hashlib.blake2b("\n".join(read_terms(path)).encode(), digest_size=16).hexdigest() if path else ""
+    except ConfigError:  # a file that is gone is a change like another; `read_terms` says it where it matters
+        return "gone"

@@ -1,0 +1,60 @@
+"""What the stages of one preparation share."""
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+
+from mlm_jax.config import Config
+from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.tasks import Part, Settings
+from mlm_jax.prepare.workers import Workers
+
+
+@dataclasses.dataclass
+class Corpus:
+    """One source of the config, and what became of it."""
+
+    number: int
+    source: str
+    files: list[sources.File]
+    identity: dict[str, object]
+    counts: dict[str, object] = dataclasses.field(default_factory=dict)  # of the manifest
+    parts: dict[tuple[int, int], list[Part]] = dataclasses.field(default_factory=dict)  # by (split, group)
+
+
+@dataclasses.dataclass
+class Job:
+    """What the stages of one call share."""
+
+    config: Config
+    corpora: list[Corpus]
+    build: Path
+    workers: Workers
+    progress: bool
+
+    @property
+    def work(self) -> Path:
+        """Folder of intermediate results."""
+        return self.build / "work"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.build / "tokenizer"
+
+    def settings(self, corpus: Corpus) -> Settings:
+        data = self.config.data
+        embedded = corpus.source == pydoc.NAME
+        return Settings(
+            source=corpus.source,
+            text_field="text" if embedded else data.text_field,
+            id_field="id" if embedded else data.id_field,
+            holdout=data.holdout,
+            # a held-out group is about as large as one of the others
+            groups=(data.pack_groups, max(1, math.ceil(data.pack_groups * data.holdout))),
+            tokenizer=str(self.tokenizer),
+        )
+
+    def say(self, line: str) -> None:
+        if self.progress:
+            print(line, file=sys.stderr)

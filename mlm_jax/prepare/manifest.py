@@ -1,0 +1,97 @@
+"""What the manifest of prepared rows says.
+
+The folder holds `tokenizer/`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
+`eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
+the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
+segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
+stands in the training rows (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin
+a word, a sentence, a paragraph, and how many words continue a phrase; `collocations`, the list's hash, how much text
+was counted for it, and what came of each length, or nothing; `notes` for the user. With `data.collocations` the list
+lies there too, `collocations.tsv`.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from mlm_jax.config import DataConfig
+from mlm_jax.prepare.folder import SPLITS
+from mlm_jax.prepare.job import Corpus, Job
+from mlm_jax.prepare.shards import shard_name
+from mlm_jax.records import FLAGS, Layout
+from mlm_jax.tokenizer import Tokenizer
+
+MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
+UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
+UNSEGMENTED = (
+    "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
+    "is masking single characters; mask.unit=phrase with data.collocations masks what stands together"
+)
+
+
+def describe(
+    job: Job, layout: Layout, tokenizer: Tokenizer, training: dict, collocations: dict, shards: dict
+) -> dict[str, object]:
+    """The manifest but for fingerprint and options. training, collocations: what those stages said of themselves."""
+    unigrams, flags = np.zeros(tokenizer.size, np.int64), Counter(dict.fromkeys(FLAGS, 0))
+    for (_, split, _), info in shards.items():
+        if SPLITS[split] == "train":
+            unigrams += np.array(info["unigrams"])
+            flags.update(info["flags"])
+    notes = training.pop("messages", []) + _notes(job.config.data, tokenizer, unigrams, collocations)
+    return {
+        "row_length": layout.row_length,
+        "max_segments": layout.max_segments,
+        "dtype": layout.dtype,
+        "pack_groups": job.config.data.pack_groups,
+        "notes": notes,
+        "tokenizer": _describe(tokenizer) | {"training": training},
+        "corpora": [_summary(corpus, shards) for corpus in job.corpora],
+        "unigrams": unigrams.tolist(),
+        "flags": dict(flags),
+        "collocations": collocations,
+    }
+
+
+def _notes(data: DataConfig, tokenizer: Tokenizer, unigrams: np.ndarray, collocations: dict) -> list[str]:
+    notes, total = [], max(1, unigrams.sum())
+    ideographs, unknown = unigrams[tokenizer.ideographs].sum() / total, unigrams[tokenizer.unk] / total
+    if ideographs > MOSTLY:
+        notes.append(UNSEGMENTED.format(ideographs))
+    if collocations and collocations["kept"] < data.collocations:
+        notes.append(_few(data, collocations["kept"]))
+    if unknown > FEW:
+        notes.append(UNKNOWN.format(unknown))
+    return notes
+
+
+def _few(data: DataConfig, found: int) -> str:
+    return (
+        f"only {found:,} of {data.collocations:,} collocations: no more n-grams occur {data.collocation_count} times "
+        f"in {data.collocation_tokens:,} tokens, and more often than chance has it"
+    )
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, object]:
+    ids = {name: getattr(tokenizer, name) for name in ("pad", "unk", "cls", "sep", "mask")}
+    return {
+        "file": f"tokenizer/{tokenizer.kind}",
+        "hash": tokenizer.hash,
+        "vocab_size": tokenizer.size,
+        **ids,
+        "special": tokenizer.special.tolist(),
+    }
+
+
+def _summary(corpus: Corpus, shards: dict) -> dict[str, object]:
+    """What the manifest says of one corpus."""
+    splits = {}
+    for split, name in enumerate(SPLITS):
+        of_split = {key: info for key, info in shards.items() if key[:2] == (corpus.number, split)}
+        sums = {key: sum(info[key] for info in of_split.values()) for key in ("rows", "segments", "tokens", "unknown")}
+        files = [
+            {"file": shard_name(*key), "rows": info["rows"], "hash": info["hash"]} for key, info in of_split.items()
+        ]
+        splits[name] = {**sums, "shards": files}
+    return {"source": corpus.source, "inputs": corpus.identity, "counts": corpus.counts, "splits": splits}

@@ -1,0 +1,54 @@
+"""The tokenizer of the rows: trained on a sample of the corpora or given, with terms of its own."""
+
+import dataclasses
+import json
+
+from mlm_jax.config import ConfigError
+from mlm_jax.prepare import sources
+from mlm_jax.prepare.identity import read_terms
+from mlm_jax.prepare.job import Job
+from mlm_jax.prepare.progress import Stage
+from mlm_jax.prepare.sampling import sample_texts
+from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
+from mlm_jax.records import write_json
+from mlm_jax.tokenizer import Tokenizer
+
+
+def make_tokenizer(job: Job) -> tuple[Tokenizer, dict]:
+    """The tokenizer of the rows with its terms, saved beside them, and what its training said."""
+    tokenizer, report = _tokenizer_without_terms(job)
+    if terms := job.config.tokenizer.terms:
+        size, asked = tokenizer.size, read_terms(terms)
+        tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
+        tokenizer.save(job.tokenizer)
+        job.say(f"tokenizer: {tokenizer.size - size:,} new pieces for {len(asked):,} terms, {tokenizer.size:,} in all")
+    return tokenizer, report
+
+
+def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
+    """As it was trained, or given; then training says nothing."""
+    asked, report_path = job.config.tokenizer, job.work / "training.json"
+    if asked.path:
+        tokenizer = Tokenizer.load(asked.path)
+        tokenizer.save(job.tokenizer)
+        return tokenizer, {}
+    if not report_path.exists():
+        with Stage("sample", job.progress) as stage:
+            pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
+            texts = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
+        job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
+        try:
+            tokenizer, report = train_tokenizer(texts, asked.vocab_size)
+        except ValueError:
+            fix = "hold no word to train a tokenizer on"
+            raise ConfigError(sources.KEY, job.config.data.sources, fix) from None
+        tokenizer.save(job.tokenizer)
+        values = dataclasses.asdict(report) | {"bytes_used": report.bytes_used, "messages": report.messages()}
+        write_json(report_path, values)
+    report = json.loads(report_path.read_text(encoding="utf-8"))
+    job.say(
+        f"tokenizer: {report['pieces']:,} of {report['asked']:,} pieces from {report['bytes_used']:,} bytes, "
+        f"{report['bytes_skipped']:,} skipped; {report['alphabet']:,} of {report['characters']:,} characters; "
+        f"peak memory {peak_memory_bytes() / 1e6:,.0f} MB"
+    )
+    return Tokenizer.load(job.tokenizer), report
