@@ -159,8 +159,8 @@ def test_units_hold_whole_documents_wherever_they_are_cut(tmp_path, monkeypatch,
         for unit in sources.units(sources.find_files(str(tmp_path)))
         for document in sources.documents(unit, "text", "id")
     ]
-    monkeypatch.setattr(sources, "UNIT_BYTES", 300)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(sources.parts, "UNIT_BYTES", 300)
+    monkeypatch.setattr(sources.parts, "BLOCK_BYTES", 100)
     units = list(sources.units(sources.find_files(str(tmp_path))))
     cut = [(document.id, document.text) for unit in units for document in sources.documents(unit, "text", "id")]
     assert len(whole) == 500 and len(units) > 50
@@ -415,16 +415,16 @@ def reference(corpus, tmp_path_factory) -> Path:
     """Rows of the corpus, made in small units by one worker without interruption."""
     folder = tmp_path_factory.mktemp("reference") / "rows"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "UNIT_BYTES", 20_000)
-        patch.setattr(sources, "BLOCK_BYTES", 5_000)
+        patch.setattr(sources.parts, "UNIT_BYTES", 20_000)
+        patch.setattr(sources.parts, "BLOCK_BYTES", 5_000)
         prepare(config_of(corpus), folder, progress=False)
     return folder
 
 
 @pytest.fixture
 def small_units(monkeypatch):
-    monkeypatch.setattr(sources, "UNIT_BYTES", 20_000)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 5_000)
+    monkeypatch.setattr(sources.parts, "UNIT_BYTES", 20_000)
+    monkeypatch.setattr(sources.parts, "BLOCK_BYTES", 5_000)
 
 
 def test_rows_hold_the_documents(corpus, reference):
@@ -584,7 +584,7 @@ KILLED = """
 import sys
 from mlm_jax.prepare import prepare, sources
 from mlm_jax.config import from_json
-sources.UNIT_BYTES, sources.BLOCK_BYTES = 20_000, 5_000
+sources.parts.UNIT_BYTES, sources.parts.BLOCK_BYTES = 20_000, 5_000
 if __name__ == "__main__":
     prepare(from_json(sys.argv[1]), sys.argv[2], progress=False)
 """
