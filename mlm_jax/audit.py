@@ -90,6 +90,7 @@ class Audit:
         self.rows: list[tuple[int, int]] = []  # (maskable, selected) of each row
         self.kinds = np.zeros(3, np.int64)  # MASK, random, kept
         self.tables: dict[str, Table] = {}
+        self.labels = np.zeros(2, np.int64)  # pairs with label 0, with label 1
         self.pairs: list[float] = []  # of neighbouring rows, how much their masks agree
         self.device_pairs: list[float] = []  # and of rows at the same place on two devices
 
@@ -104,6 +105,7 @@ class Audit:
         chosen, inputs = batch.tokens[masked.selected], masked.inputs[masked.selected]
         mask, same = inputs == self.vocabulary.mask, inputs == chosen
         self.kinds += [mask.sum(), (~mask & ~same).sum(), (~mask & same).sum()]
+        self.labels += [(batch.pair_labels == label).sum() for label in (0, 1)]
         for name, (names, places) in self._properties(batch, maskable).items():
             table = Table.of(names, places[maskable], masked.selected[maskable])
             self.tables[name] = self.tables[name] + table if name in self.tables else table
@@ -143,6 +145,8 @@ class Audit:
                 np.searchsorted(LENGTHS, length),
             ),
         }
+        if (batch.pair_labels >= 0).any():
+            names["text of a pair"] = (["none", "first", "second"], _texts(batch))
         if self.deciles is not None:
             names["frequency decile"] = ([*map(str, range(1, DECILES + 1))], self.deciles[batch.tokens] - 1)
         return names
@@ -164,6 +168,7 @@ class Audit:
             "selected": selected,
             "rate": {"asked": self.rate, "realised": selected / max(maskable, 1)},
             "dropped for want of slots": self.dropped,
+            "pairs": {str(label): int(count) for label, count in enumerate(self.labels)},
             "corruption": {name: int(n) / total for name, n in zip(("mask", "random", "kept"), self.kinds)},
             "broken": dict(self.broken),
             "correlation of neighbouring rows": float(np.mean(self.pairs)) if self.pairs else 0.0,
@@ -301,6 +306,12 @@ def _within(segments: np.ndarray, maskable: np.ndarray) -> tuple[np.ndarray, np.
         place = np.where(inside, np.cumsum(inside, 1) - 1, place)
         length = np.where(inside, inside.sum(1, keepdims=True), length)
     return place, length
+
+
+def _texts(batch: Batch) -> np.ndarray:
+    """Of each token: 0 in a segment that is no pair, 1 in the first text of a pair, 2 in the second, i64[b,t]."""
+    labels = np.take_along_axis(batch.pair_labels, np.maximum(batch.segments - 1, 0), 1)
+    return np.where(labels >= 0, 1 + np.asarray(batch.types), 0)
 
 
 def _word_lengths(batch: Batch, maskable: np.ndarray) -> np.ndarray:

@@ -22,6 +22,11 @@ MEANINGS = {MASKED: "[MASK] stands there", RANDOM: "another token stands there",
 # without colour: what stands around a token that is predicted; brackets that hardly any text has
 BRACKETS = {MASKED: ("⟦", "⟧"), RANDOM: ("⟪", "⟫"), KEPT: ("⟨", "⟩")}
 COLORS = {MASKED: "\x1b[30;44m", RANDOM: "\x1b[30;43m", KEPT: "\x1b[30;42m", SPECIAL: "\x1b[2m"}
+LABELS = {  # what `pairs` of the manifest says -> label -> what it means
+    "none": {-1: ""},
+    "next": {-1: "", 0: "label 0, follows", 1: "label 1, random"},
+    "order": {-1: "", 0: "label 0, in order"},
+}
 TIE = "‿"  # between the words of a phrase
 END = "\x1b[0m"
 
@@ -37,20 +42,25 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """A word's pieces, and whether it continues the phrase of the word before."""
+    """A word's pieces, whether it continues the phrase of the word before, and whether a pair's second text has it."""
 
     pieces: list[Piece]
     joins: bool = False
+    second: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row under one mask. segments: the words of each; padding: places without a token."""
+    """A row under one mask. segments: the words of each; labels: of each that is a pair, in words, else empty.
+
+    padding: places without a token.
+    """
 
     row: int
     visit: int
     maskable: int
     segments: list[list[Word]]
+    labels: list[str]
     padding: int
 
     def count(self, kind: str) -> int:
@@ -79,9 +89,11 @@ def rows(
     for i, (row, visit) in enumerate(asked):
         kinds = _kinds(batch.tokens[i], inputs[i], selected[i], maskable[i], vocabulary.mask)
         pieces = [_piece(tokenizer.shown, *place) for place in zip(kinds, batch.tokens[i], inputs[i])]
-        marks = np.asarray(batch.word_starts[i]), np.asarray(batch.phrase_joins[i])
+        marks = (np.asarray(marks[i]) for marks in (batch.word_starts, batch.phrase_joins, batch.types))
         segments = _segments(pieces, batch.segments[i], *marks)
-        found.append(Row(int(row), int(visit), int(maskable[i].sum()), segments, int((batch.segments[i] == 0).sum())))
+        labels = [LABELS[manifest["pairs"]][int(label)] for label in batch.pair_labels[i, : len(segments)]]
+        padding = int((batch.segments[i] == 0).sum())
+        found.append(Row(int(row), int(visit), int(maskable[i].sum()), segments, labels, padding))
     return found
 
 
@@ -96,17 +108,17 @@ def _piece(pieces: Sequence[str], kind: str, token: SupportsInt, stands: Support
 
 
 def _segments(
-    pieces: list[Piece], segments: np.ndarray, word_starts: np.ndarray, phrase_joins: np.ndarray
+    pieces: list[Piece], segments: np.ndarray, word_starts: np.ndarray, phrase_joins: np.ndarray, types: np.ndarray
 ) -> list[list[Word]]:
     """Words by segment; a special token is a word of its own, and none continues a phrase across it."""
     found: list[list[Word]] = [[] for _ in range(int(segments.max(initial=0)))]
-    for piece, segment, starts, joins in zip(pieces, segments, word_starts, phrase_joins):
+    for piece, segment, starts, joins, second in zip(pieces, segments, word_starts, phrase_joins, types):
         if not segment:
             continue
         words = found[segment - 1]
         alone = not words or SPECIAL in (piece.kind, words[-1].pieces[-1].kind)
         if starts or alone:
-            words.append(Word([], bool(starts and joins and not alone)))
+            words.append(Word([], bool(starts and joins and not alone), bool(second)))
         words[-1].pieces.append(piece)
     return found
 
@@ -147,9 +159,20 @@ def terminal(found: list[Row], color: bool) -> str:
     for row in found:
         lines += ["", summary(row)]
         for number, segment in enumerate(row.segments, start=1):
-            phrases = (TIE.join(_shown(word, color) for word in phrase) for phrase in _phrases(segment))
-            lines.append(f"  {number}  {' '.join(phrases)}")
+            first, second = _texts(segment)
+            lines.append(f"  {number}  {_line(first, color)}")
+            if second:
+                lines.append(f"  {' ' * len(str(number))}  {row.labels[number - 1]}: {_line(second, color)}")
     return "\n".join(lines)
+
+
+def _texts(segment: list[Word]) -> tuple[list[Word], list[Word]]:
+    """The words of the first text of a pair, or of all there is, and those of the second."""
+    return [word for word in segment if not word.second], [word for word in segment if word.second]
+
+
+def _line(words: list[Word], color: bool) -> str:
+    return " ".join(TIE.join(_shown(word, color) for word in phrase) for phrase in _phrases(words))
 
 
 def _shown(word: Word, color: bool) -> str:
@@ -174,6 +197,7 @@ RULES = """
 .word bdi+bdi{border-left:1px dotted var(--ink);margin-left:1px;padding-left:1px}
 .phrase{border:1px solid var(--line);border-radius:4px;padding:2px 0}
 .special{color:var(--ink);font-size:12px}
+.label{color:var(--ink);font-size:12px;border:1px solid var(--line);border-radius:4px;padding:1px 5px}
 .masked{background:#cfe0f5;color:#0b2c52;text-decoration:line-through}
 .random{background:#fbe3b4;color:#5a3d00}
 .kept{background:#d5ecd9;color:#0f4520;text-decoration:underline}
@@ -200,11 +224,14 @@ def html(found: list[Row], title: str, about: str) -> str:
 
 
 def _article(row: Row) -> Html:
-    segments = (
-        tag("p", join(*map(_phrase, _phrases(segment)), between=" "), class_="segment", dir="auto")
-        for segment in row.segments
-    )
+    segments = (_segment(*_texts(segment), label) for segment, label in zip(row.segments, row.labels))
     return tag("section", tag("h2", summary(row)), *segments, class_="row")
+
+
+def _segment(first: list[Word], second: list[Word], label: str) -> Html:
+    texts = [join(*map(_phrase, _phrases(words)), between=" ") for words in (first, second) if words]
+    between = Html(f" {tag('span', label, class_='label')} ")
+    return tag("p", join(*texts, between=between), class_="segment", dir="auto")
 
 
 def _phrase(words: list[Word]) -> Html:

@@ -9,10 +9,11 @@ import numpy as np
 
 from mlm_jax.config import ConfigError
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
-# Bits of a token's flags byte. PHRASE_JOIN: a word start that continues the phrase before.
+# Bits of a token's flags byte. PHRASE_JOIN: a word start that continues the phrase before. SECOND_OF_PAIR: of a segment
+# CLS A SEP B SEP, the tokens of B and the SEP behind it (the token types of BERT).
 WORD_START, SENTENCE_START, PARAGRAPH_START, PHRASE_JOIN, SECOND_OF_PAIR = 1, 2, 4, 8, 16
 
 FLAGS = {  # what the manifest counts -> its bit
@@ -23,7 +24,12 @@ FLAGS = {  # what the manifest counts -> its bit
 }
 
 NO_SEGMENT = 0xFFFF  # start of a segment that a row does not have
+
+# Labels of a segment that is a pair. What is stored as IN_ORDER may be swapped on the device, where `pairs` of the
+# manifest is "order": B is then put first, and the label is OUT_OF_ORDER.
 NO_LABEL = -1
+FOLLOWS = IN_ORDER = 0
+RANDOM = OUT_OF_ORDER = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +92,29 @@ def encode_row(
 
 
 def encode_rows(
-    layout: Layout, tokens: np.ndarray, flags: np.ndarray, firsts: np.ndarray, lengths: np.ndarray
+    layout: Layout,
+    tokens: np.ndarray,
+    flags: np.ndarray,
+    firsts: np.ndarray,
+    pair_labels: np.ndarray,
+    lengths: np.ndarray,
 ) -> list[bytes]:
-    """Many rows of single texts as bytes: what `encode_row` gives for each, at a fraction of the time.
+    """Many rows as bytes: what `encode_row` gives for each, at a fraction of the time.
 
-    tokens [b,t] with the padding id after each row's length; flags [b,t]; firsts [b,p], -1 for a segment that a row
-    does not have; lengths [b]. Raises ValueError where a value does not fit the layout.
+    tokens [b,t] with the padding id after each row's length; flags [b,t]; firsts, pair_labels [b,p], -1 for a segment
+    that a row does not have; lengths [b]. Raises ValueError where a value does not fit the layout.
     """
     t, p = layout.row_length, layout.max_segments
-    if tokens.shape[1:] != (t,) or flags.shape != tokens.shape or firsts.shape != (len(tokens), p):
-        raise ValueError(f"tokens {tokens.shape}, flags {flags.shape}, firsts {firsts.shape} do not fit {layout}")
+    by_segment = {firsts.shape, pair_labels.shape}
+    if tokens.shape[1:] != (t,) or flags.shape != tokens.shape or by_segment != {(len(tokens), p)}:
+        shapes = f"tokens {tokens.shape}, flags {flags.shape}, firsts {firsts.shape}, labels {pair_labels.shape}"
+        raise ValueError(f"{shapes} do not fit {layout}")
     if tokens.size and int(tokens.max()) > np.iinfo(layout.dtype).max:
         raise ValueError(f"id {int(tokens.max())} does not fit {layout.dtype}")
     block = np.zeros(len(tokens), layout.record)
     block["tokens"], block["flags"], block["length"] = tokens, flags, lengths
     block["firsts"] = np.where(firsts < 0, NO_SEGMENT, firsts)
-    block["pair_labels"] = NO_LABEL
+    block["pair_labels"] = pair_labels
     data, size = block.tobytes(), layout.record.itemsize
     return [data[at : at + size] for at in range(0, len(data), size)]
 

@@ -22,7 +22,8 @@ def a_row():
     kinds = preview._kinds(tokens, inputs, selected, np.isin(tokens, vocabulary(40).ordinary) & (segments > 0), MASK)
     pieces = [preview._piece(PIECES, *place) for place in zip(kinds, tokens, inputs)]
     joins = np.isin(np.arange(12), [4, 9])  # the lake é; what stands first in a segment continues nothing
-    return preview.Row(7, 1, 7, preview._segments(pieces, segments, starts, joins), 1)
+    types = np.isin(np.arange(12), [9, 10])  # a pair, as if [CLS] alone were its first text
+    return preview.Row(7, 1, 7, preview._segments(pieces, segments, starts, joins, types), ["", "label 1, random"], 1)
 
 
 def test_words_and_what_happens_to_each_token():
@@ -30,7 +31,11 @@ def test_words_and_what_happens_to_each_token():
     assert shown[2] == "row 7, visit 1: 2 segments, 1 places empty; 3 of 7 tokens predicted (42.9%): " + (
         "1 masked, 1 random, 1 kept"
     )
-    assert shown[3:] == ["  1  [CLS] ⟦the⟧ la·⟪ke→<b>⟫‿␣·é <b> [SEP]", "  2  [CLS] ⟨the⟩ [SEP]"]
+    assert shown[3:] == [
+        "  1  [CLS] ⟦the⟧ la·⟪ke→<b>⟫‿␣·é <b> [SEP]",
+        "  2  [CLS]",
+        "     label 1, random: ⟨the⟩ [SEP]",
+    ]
     colored = preview.terminal([a_row()], color=True)
     assert re.sub("\x1b\\[[0-9;]*m", "", colored).splitlines()[3] == "  1  [CLS] the la·ke→<b>‿␣·é <b> [SEP]"
     assert "\x1b[30;44mthe\x1b[0m" in colored
@@ -41,7 +46,7 @@ def test_the_page_is_escaped_and_needs_nothing_else():
     assert "<b>" not in page and "&lt;b&gt;" in page
     assert not re.search(r"https?://|src=|<script|<link", page)
     assert page.count('class="masked"') == 2 and page.count('class="kept"') == 2  # one of each in the legend
-    assert page.count('class="phrase"') == 1
+    assert page.count('class="phrase"') == 1 and page.count("label 1, random") == 1
 
 
 def test_the_verb_works_before_any_training(text, tmp_path, capfd):  # noqa: F811

@@ -36,8 +36,8 @@ def test_many_rows_at_once_equal_single_ones():
     tokens = np.array([[5, 6, 7, 8, 9, 4], [5, 6, 4, 4, 4, 4]])
     flags = np.array([[0, 1, 2, 0, 1, 0], [0, 7, 0, 0, 0, 0]], np.uint8)
     firsts = np.array([[0, 3, -1], [0, -1, -1]])
-    block = records.encode_rows(LAYOUT, tokens, flags, firsts, np.array([5, 2]))
-    assert block == [row(labels=(-1, -1)), row((5, 6), (0, 7), (0,), (-1,))]
+    block = records.encode_rows(LAYOUT, tokens, flags, firsts, np.array([[-1, 1, -1], [0, -1, -1]]), np.array([5, 2]))
+    assert block == [row(labels=(-1, 1)), row((5, 6), (0, 7), (0,), (0,))]
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(65_535, "uint16"), (65_536, "uint16"), (65_537, "uint32")])
@@ -55,7 +55,8 @@ def test_what_does_not_fit_is_refused():
         records.encode_row(LAYOUT, [1] * 7, [0] * 7, [0], [-1], pad=0)
     with pytest.raises(ValueError, match="65536"):
         wide = np.full((1, 6), 65_536)
-        records.encode_rows(LAYOUT, wide, np.zeros((1, 6), np.uint8), np.zeros((1, 3), int), np.array([6]))
+        of_segments = np.zeros((1, 3), int)
+        records.encode_rows(LAYOUT, wide, np.zeros((1, 6), np.uint8), of_segments, of_segments, np.array([6]))
     with pytest.raises(ValueError, match="bytes"):
         records.decode_rows(LAYOUT, [b"short"])
 
@@ -84,7 +85,7 @@ def test_manifest_of_another_format_is_refused(tmp_path):
     records.write_json(tmp_path / records.MANIFEST, {"format": records.FORMAT, "row_length": 6})
     assert records.read_manifest(tmp_path)["row_length"] == 6
     records.write_json(tmp_path / records.MANIFEST, {"format": records.FORMAT + 1})
-    with pytest.raises(ValueError, match=r"manifest\.json.*: has format 3, not 2: prepare again"):
+    with pytest.raises(ValueError, match=r"manifest\.json.*: has format 4, not 3: prepare again"):
         records.read_manifest(tmp_path)
     with pytest.raises(ValueError, match="is no manifest of rows"):
         records.read_manifest(tmp_path / "nowhere")

@@ -81,6 +81,9 @@ def show(findings: dict) -> str:
         f"neighbours   masks of neighbouring rows are correlated by {alike:+.4f}",
         *(f"rule         {count:,} {rule}" for rule, count in broken.items()),
     ]
+    if sum(findings["pairs"].values()):
+        labels = ", ".join(f"{count:,} with label {label}" for label, count in findings["pairs"].items())
+        lines.insert(1, f"pairs        {labels}")
     for name, rates in findings["rate by"].items():
         lines += ["", f"selected by {name}", "  " + "  ".join(f"{key}: {value:.1%}" for key, value in rates.items())]
     return "\n".join(lines)

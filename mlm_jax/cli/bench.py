@@ -160,7 +160,8 @@ def write_rows(
     for number, (source, tokens, bits) in enumerate(corpora):
         n, t = tokens.shape
         layout = records.Layout.for_vocabulary(t, max_segments, vocabulary.size)
-        rows = records.encode_rows(layout, tokens, bits, np.tile(firsts, (n, 1)), np.full(n, t))
+        no_pairs = np.full((n, max_segments), records.NO_LABEL)
+        rows = records.encode_rows(layout, tokens, bits, np.tile(firsts, (n, 1)), no_pairs, np.full(n, t))
         file = f"train-{number}.arrayrecord"
         records.write_shard(folder / file, rows)
         train = {"rows": n, "tokens": n * t, "shards": [{"file": file, "rows": n}]}

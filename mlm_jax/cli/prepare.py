@@ -49,7 +49,7 @@ def summary(manifest: dict, folder: Path) -> str:
     tokenizer = Tokenizer.load(folder / "tokenizer")
     lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
     for corpus in manifest["corpora"]:
-        lines += _corpus_lines(corpus, manifest["row_length"])
+        lines += _corpus_lines(corpus, manifest["row_length"], manifest["pairs"])
     if manifest["collocations"]:
         lines += _collocation_lines(manifest, folder)
     lines.append("words (what is masked whole, in brackets):")
@@ -57,7 +57,8 @@ def summary(manifest: dict, folder: Path) -> str:
     return "\n".join(lines + [f"note: {note}" for note in manifest["notes"]])
 
 
-def _corpus_lines(corpus: dict, row_length: int) -> list[str]:
+def _corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:
+    """kind: of pairs."""
     counts = corpus["counts"]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in counts["dropped"].items())
     lines = [
@@ -75,6 +76,11 @@ def _corpus_lines(corpus: dict, row_length: int) -> list[str]:
             f"  {name} {split['rows']:,} rows of {row_length}, {split['tokens']:,} tokens, {fill:.1%} full, "
             f"{split['segments'] / split['rows']:.1f} segments a row, {unknown:.3%} unknown"
         )
+        if kind != "none":
+            pairs, (follow, random) = sum(split["labels"]), split["labels"]
+            share = f"{pairs / split['segments']:.1%} of the segments"
+            labels = "all in order" if kind == "order" else f"{follow:,} follow, {random:,} are random"
+            lines.append(f"  {name} {pairs:,} pairs, {share}: {labels}")
     return lines
 
 
@@ -94,7 +100,7 @@ def _collocation_lines(manifest: dict, folder: Path) -> list[str]:
 
 
 def sample_words(manifest: dict, folder: Path, tokenizer: Tokenizer) -> list[str]:
-    """Whole sentences of the first training rows, words in brackets."""
+    """Whole sentences of the first training rows, words in brackets; none that ends the first text of a pair."""
     from array_record.python.array_record_module import ArrayRecordReader
 
     shards = [shard for corpus in manifest["corpora"] for shard in corpus["splits"]["train"]["shards"]]
@@ -108,7 +114,8 @@ def sample_words(manifest: dict, folder: Path, tokenizer: Tokenizer) -> list[str
     for tokens, flags, segments in zip(rows["tokens"], rows["flags"], rows["segments"]):
         starts = [i for i in range(len(tokens)) if flags[i] & records.SENTENCE_START]
         for first, after in itertools.pairwise(starts):
-            if segments[first] == segments[after] and 6 <= after - first <= 40:
+            one_text = segments[first] == segments[after] and not (flags[first] ^ flags[after]) & records.SECOND_OF_PAIR
+            if one_text and 6 <= after - first <= 40:
                 found.append(tokenizer.show_words(tokens[first:after], flags[first:after] & records.WORD_START != 0))
                 break
         if len(found) == SAMPLES:

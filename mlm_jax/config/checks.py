@@ -94,6 +94,7 @@ def _is(value: object, hint: object) -> bool:
 
 
 CHOICES = {
+    "data.pairs": ("none", "next", "order"),
     "mask.schedule": ("constant", "linear", "cosine", "step", "parts", "loss", "adaptive"),
     "mask.unit": ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical"),
     "mask.priority": ("uniform", "frequency", "importance"),
@@ -216,6 +217,7 @@ def _check_ranges(config: Config) -> None:
 
 
 LONGEST_COLLOCATION = 16  # words
+SHORTEST_PAIR = 32  # places of a row
 
 
 def _check_data(config: Config) -> None:
@@ -236,6 +238,9 @@ def _check_data(config: Config) -> None:
     if "phrase" in (config.mask.unit, *levels) and not data.collocations and not data.rows:
         fix = "needs rows that mark phrases: set config.data.collocations, such as 10_000"
         raise ConfigError("config.mask.levels" if levels else "config.mask.unit", "phrase", fix)
+    if data.pairs != "none" and config.row_length < SHORTEST_PAIR:
+        fix = f"must be at least {SHORTEST_PAIR} with config.data.pairs = {data.pairs!r}: two texts share a segment"
+        raise ConfigError("config.row_length", config.row_length, fix)
     if config.row_length > 65535:
         raise ConfigError("config.row_length", config.row_length, "must be at most 65535")
 

@@ -14,14 +14,14 @@ def rows_folder(config: Config, workdir: Path) -> Path:
     return Path(config.data.rows).expanduser() if config.data.rows else workdir / "rows"
 
 
-def check_writable(workdir: Path) -> None:
-    """Makes the folder of a run. Raises ConfigError where that or writing there is not possible."""
+def check_writable(folder: Path, key: str = "workdir") -> None:
+    """Makes the folder of a run, or the one that `key` names. Raises ConfigError where it cannot be written to."""
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError("workdir", str(workdir), f"cannot be made: {error.strerror}") from None
-    if not os.access(workdir, os.W_OK):
-        raise ConfigError("workdir", str(workdir), "cannot be written to")
+        raise ConfigError(key, str(folder), f"cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(key, str(folder), "cannot be written to")
 
 
 def to_json(config: Config) -> str:

@@ -31,9 +31,15 @@ class DataConfig:
     text_field: str = "text"  # of JSON lines
     id_field: str = ""  # of JSON lines, a name that no other document has; empty: documents are named by path and line
     rows: str = ""  # folder of prepared rows; empty: WORKDIR/rows
+    # folder that keeps encoded documents and their tokenizer, from which other rows of the same text (another
+    # row_length, pairs, collocations) are packed in seconds; several runs may share it. Empty: they are not kept
+    encoded: str = ""
     holdout: float = 0.02  # share of documents kept for evaluation, by document hash
     pack_groups: int = 8  # documents are packed within a group; one shard a group
     max_segments: int = 32  # most segments in a row
+    # none: a segment is a single text | next: it is a pair of texts, of which the second one follows the first, or is
+    # of another document | order: both stand one after the other in one document, so that they can be swapped
+    pairs: str = "none"
     # n-grams of words that stand together far more often than chance has it; the rows mark them, mask.unit=phrase masks
     # them whole. Size of the list; 0: none, and no marks
     collocations: int = 0

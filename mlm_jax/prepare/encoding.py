@@ -10,11 +10,12 @@ from mlm_jax.prepare import pydoc, sources
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.progress import Stage
 from mlm_jax.prepare.tasks import EncodeTask, Part, encode_unit
+from mlm_jax.records import write_json
 
 
 def extract(job: Job, corpus: Corpus) -> sources.File:
     """The docstrings of `builtin:pydoc` as a file of JSON lines."""
-    path = job.work / f"{corpus.number}.jsonl"
+    path = job.encoded / f"{corpus.number}.jsonl"
     if not path.exists():
         partial, room = path.with_name(f"{path.name}.partial"), pydoc.MOST_BYTES
         batches = list(pydoc.batches(corpus.files))
@@ -31,23 +32,31 @@ def extract(job: Job, corpus: Corpus) -> sources.File:
 
 def encode(job: Job, corpus: Corpus) -> None:
     """Encodes what is not encoded yet; sets the corpus's counts and parts. Raises ConfigError where no text is."""
-    folder, settings = job.work / f"units-{corpus.number}", job.settings(corpus)
+    folder, settings = job.encoded / f"units-{corpus.number}", job.settings(corpus)
     folder.mkdir(exist_ok=True)
+    done = folder.with_suffix(".json")  # how many units there are, once all are encoded
     total = None if any(file.compressed for file in corpus.files) else sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
 
-    def tasks() -> Iterator[EncodeTask]:
-        for unit in sources.units(corpus.files):
-            yield EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"))
+    def infos() -> Iterator[dict]:
+        if done.exists():
+            count = json.loads(done.read_text(encoding="utf-8"))["units"]
+            yield from (_info(folder / f"{number:06d}") for number in range(count))
+        else:
+            units = sources.units(corpus.files)
+            tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in units)
+            yield from job.workers.map(_encode_once, tasks)
 
+    number = -1
     with Stage(f"encode {corpus.source}", job.progress, total) as stage:
-        for number, info in enumerate(job.workers.map(_encode_once, tasks())):
+        for number, info in enumerate(infos()):
             counts.update({key: info[key] for key in counts})
             dropped.update(info["dropped"])
             first_problem = first_problem or info["first_problem"]
             for split, group, *place in info["parts"]:
                 corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
             stage.add(info["bytes"], info["read"])
+    write_json(done, {"units": number + 1})
     kept = counts["read"] - dropped.total()
     corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
     if not kept and first_problem:
@@ -58,5 +67,10 @@ def encode(job: Job, corpus: Corpus) -> None:
 
 
 def _encode_once(task: EncodeTask) -> dict:
-    done = Path(f"{task.path}.json")
-    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else encode_unit(task)
+    return _info(Path(task.path)) or encode_unit(task)
+
+
+def _info(path: Path) -> dict | None:
+    """What `encode_unit` said of the unit that it wrote to this path; None where it did not."""
+    done = Path(f"{path}.json")
+    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else None

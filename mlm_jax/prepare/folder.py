@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlm_jax.config import ConfigError
+from mlm_jax.config import ConfigError, check_writable
 from mlm_jax.records import MANIFEST, read_manifest
 
 SPLITS = ("train", "eval")
@@ -65,10 +65,27 @@ def alone(build: Path) -> Iterator[None]:
             build.rmdir()  # where nothing was to do
 
 
+def encoded_folder(path: str, rows: Path, fingerprint: str) -> Path:
+    """Where below `path` the encoded documents of this fingerprint are kept, which no others ever replace.
+
+    Raises ConfigError where nothing can be kept there.
+    """
+    kept = Path(path).expanduser().absolute()
+    if rows in (kept, *kept.parents):
+        raise ConfigError("config.data.encoded", path, "lies in the folder of the rows; name a folder of its own")
+    check_writable(kept, "config.data.encoded")
+    return kept / fingerprint[:16]
+
+
+def remove_partial(folder: Path) -> None:
+    """Removes half-written files."""
+    for path in folder.rglob("*.partial"):
+        path.unlink()
+
+
 def clean(folder: Path, build: Path) -> None:
     """Removes half-written files, and what interrupted calls for other rows of this folder have left."""
-    for path in build.rglob("*.partial"):
-        path.unlink()
+    remove_partial(build)
     for other in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
         if other != build and other.is_dir() and other.suffix in (".partial", ".old"):
             handle = os.open(other, os.O_RDONLY)

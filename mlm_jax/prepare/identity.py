@@ -25,6 +25,10 @@ def find_corpus(number: int, source: str) -> Corpus:
     return Corpus(number, source, files, sources.identify(files))
 
 
+# options that say how encoded documents become rows: with other ones, the same documents are packed again
+PACKING = ("row_length", "max_segments", "pairs", "collocations")
+
+
 def options_of(config: Config) -> dict[str, object]:
     data = config.data
     return {
@@ -34,6 +38,7 @@ def options_of(config: Config) -> dict[str, object]:
         "holdout": data.holdout,
         "pack_groups": data.pack_groups,
         "max_segments": data.max_segments,
+        "pairs": data.pairs,
         "row_length": config.row_length,
         # how they are found matters where they are asked for
         "collocations": data.collocations
@@ -49,7 +54,7 @@ def options_of(config: Config) -> dict[str, object]:
 
 
 def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
-    """Hash of everything that determines the rows."""
+    """Hash of everything that determines the rows; of encoded documents, where the options are those of encoding."""
     asked = config.tokenizer
     tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
     if asked.path:
@@ -60,6 +65,11 @@ def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
         "inputs": [corpus.identity for corpus in corpora],
     }
     return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def encoding_options(options: dict) -> dict[str, object]:
+    """Those of `options_of` on which encoded documents may depend: all that are not known to come later."""
+    return {key: value for key, value in options.items() if key not in PACKING}
 
 
 def changes(config: Config, manifest: dict) -> list[str]:

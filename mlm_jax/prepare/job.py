@@ -30,17 +30,18 @@ class Job:
     config: Config
     corpora: list[Corpus]
     build: Path
+    encoded: Path  # folder of encoded documents and their tokenizer: `work`, or one that is kept
     workers: Workers
     progress: bool
 
     @property
     def work(self) -> Path:
         """Folder of intermediate results."""
-        return self.build / "work"
+        return work_folder(self.build)
 
     @property
     def tokenizer(self) -> Path:
-        return self.build / "tokenizer"
+        return self.encoded / "tokenizer"
 
     def settings(self, corpus: Corpus) -> Settings:
         data = self.config.data
@@ -58,3 +59,7 @@ class Job:
     def say(self, line: str) -> None:
         if self.progress:
             print(line, file=sys.stderr)
+
+
+def work_folder(build: Path) -> Path:
+    return build / "work"

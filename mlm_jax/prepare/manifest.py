@@ -3,11 +3,12 @@
 The folder holds `tokenizer/`, a shard per corpus and pack group, `train/CORPUS-GROUP.array_record` and
 `eval/CORPUS-GROUP.array_record`, and `manifest.json`: the fingerprint of all that determines the rows; the options;
 the tokenizer's hash, special ids and training; per corpus what was read, kept, dropped and why, and per split rows,
-segments, tokens (CLS and SEP included), unknown tokens and the hash of each shard's rows; `unigrams`, how often each id
-stands in the training rows (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin
-a word, a sentence, a paragraph, and how many words continue a phrase; `collocations`, the list's hash, how much text
-was counted for it, and what came of each length, or nothing; `notes` for the user. With `data.collocations` the list
-lies there too, `collocations.tsv`.
+segments, pairs by their labels 0 and 1, tokens (CLS and SEP included), unknown tokens and the hash of each shard's
+rows; `pairs`, what is paired (none, next, order: see there); `unigrams`, how often each id stands in the training rows
+(CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin a word, a sentence, a
+paragraph, and how many words continue a phrase; `collocations`, the list's hash, how much text was counted for it, and
+what came of each length, or nothing; `notes` for the user. With `data.collocations` the list lies there too,
+`collocations.tsv`.
 """
 
 from collections import Counter
@@ -15,6 +16,7 @@ from collections import Counter
 import numpy as np
 
 from mlm_jax.config import DataConfig
+from mlm_jax.prepare import pairs
 from mlm_jax.prepare.folder import SPLITS
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.shards import shard_name
@@ -22,8 +24,13 @@ from mlm_jax.records import FLAGS, Layout
 from mlm_jax.tokenizer import Tokenizer
 
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
+MANY = 0.8  # share of segments that should be pairs, where pairs are asked for
 FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
 UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
+UNPAIRED = (
+    "only {:.0%} of the training segments are pairs: a segment that holds less than two whole sentences is none{}"
+)
+ALONE = ", nor one for which no second text of the same length is found in another document"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
     "is masking single characters; mask.unit=phrase with data.collocations masks what stands together"
@@ -39,15 +46,18 @@ def describe(
         if SPLITS[split] == "train":
             unigrams += np.array(info["unigrams"])
             flags.update(info["flags"])
+    corpora = [_summary(corpus, shards) for corpus in job.corpora]
     notes = training.pop("messages", []) + _notes(job.config.data, tokenizer, unigrams, collocations)
+    notes += _pair_notes(job.config.data.pairs, [corpus["splits"]["train"] for corpus in corpora])
     return {
         "row_length": layout.row_length,
         "max_segments": layout.max_segments,
+        "pairs": job.config.data.pairs,
         "dtype": layout.dtype,
         "pack_groups": job.config.data.pack_groups,
         "notes": notes,
         "tokenizer": _describe(tokenizer) | {"training": training},
-        "corpora": [_summary(corpus, shards) for corpus in job.corpora],
+        "corpora": corpora,
         "unigrams": unigrams.tolist(),
         "flags": dict(flags),
         "collocations": collocations,
@@ -64,6 +74,13 @@ def _notes(data: DataConfig, tokenizer: Tokenizer, unigrams: np.ndarray, colloca
     if unknown > FEW:
         notes.append(UNKNOWN.format(unknown))
     return notes
+
+
+def _pair_notes(kind: str, splits: list[dict]) -> list[str]:
+    share = sum(sum(split["labels"]) for split in splits) / max(1, sum(split["segments"] for split in splits))
+    if kind == pairs.NONE or share >= MANY:
+        return []
+    return [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")]
 
 
 def _few(data: DataConfig, found: int) -> str:
@@ -93,5 +110,6 @@ def _summary(corpus: Corpus, shards: dict) -> dict[str, object]:
         files = [
             {"file": shard_name(*key), "rows": info["rows"], "hash": info["hash"]} for key, info in of_split.items()
         ]
-        splits[name] = {**sums, "shards": files}
+        labels = [sum(info["labels"][label] for info in of_split.values()) for label in (0, 1)]
+        splits[name] = {**sums, "labels": labels, "shards": files}
     return {"source": corpus.source, "inputs": corpus.identity, "counts": corpus.counts, "splits": splits}

@@ -38,7 +38,7 @@ class Traits:
         self.spaced = np.array([piece.startswith(SPACE) for piece in tokenizer.shown])
         self.bare = np.array([piece == SPACE for piece in tokenizer.shown])
         self.ideographs = tokenizer.ideographs
-        self.hashes = _mix(np.arange(1, tokenizer.size + 1, dtype=np.uint64))
+        self.hashes = mix(np.arange(1, tokenizer.size + 1, dtype=np.uint64))
 
 
 def _holds(piece: str) -> int:
@@ -50,7 +50,7 @@ def _holds(piece: str) -> int:
     return JOINER if all(char in JOINERS for char in body) else OTHER
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def mix(values: np.ndarray) -> np.ndarray:
     """A 64-bit finaliser (Steele, Lea and Flood 2014, SplitMix64): u64[n] -> u64[n]."""
     values = values * WORD_FACTOR
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,7 +1,9 @@
 """From sources to a folder of rows: tokenizer, encoding, packing, manifest.
 
 The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
-interrupted: what is done is kept beside the folder and found again. What the folder holds: see `manifest`.
+interrupted: what is done is kept beside the folder and found again. What the folder holds: see `manifest`. With
+`data.encoded` the encoded documents stay, each set of them under the fingerprint of the inputs and of all options that
+come before packing.
 """
 
 from pathlib import Path
@@ -9,15 +11,25 @@ from pathlib import Path
 from mlm_jax.config import Config, check_writable, rows_folder
 from mlm_jax.prepare import pydoc
 from mlm_jax.prepare.encoding import encode, extract
-from mlm_jax.prepare.folder import alone, build_folder, check_replaceable, clean, finished, publish
-from mlm_jax.prepare.identity import changes, find_corpus, fingerprint_of, options_of
-from mlm_jax.prepare.job import Job
+from mlm_jax.prepare.folder import (
+    alone,
+    build_folder,
+    check_replaceable,
+    clean,
+    encoded_folder,
+    finished,
+    publish,
+    remove_partial,
+)
+from mlm_jax.prepare.identity import changes, encoding_options, find_corpus, fingerprint_of, options_of
+from mlm_jax.prepare.job import Job, work_folder
 from mlm_jax.prepare.manifest import describe
 from mlm_jax.prepare.phrase_list import list_collocations
 from mlm_jax.prepare.shards import pack
 from mlm_jax.prepare.vocabulary import make_tokenizer
 from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
+from mlm_jax.tokenizer import Tokenizer
 
 
 def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
@@ -34,13 +46,17 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
         return manifest
     check_replaceable(folder)
     build = build_folder(folder, fingerprint)
+    encoded = None
+    if config.data.encoded:
+        of_encoding = fingerprint_of(config, encoding_options(options), corpora)
+        encoded = encoded_folder(config.data.encoded, folder, of_encoding)
     with alone(build):
         if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
             return manifest
         clean(folder, build)
         if not finished(build, fingerprint):
             with Workers(config.data.workers) as workers:
-                manifest = _build(Job(config, corpora, build, workers, progress))
+                manifest = _build(Job(config, corpora, build, encoded or work_folder(build), workers, progress))
             write_json(build / MANIFEST, {"format": FORMAT, "fingerprint": fingerprint, "options": options, **manifest})
         return publish(build, folder)
 
@@ -64,12 +80,23 @@ def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list
 def _build(job: Job) -> dict[str, object]:
     """Writes tokenizer and shards; returns the manifest but for what was known before."""
     job.work.mkdir(exist_ok=True)
+    with alone(job.encoded):  # which other calls may use as well
+        tokenizer, training = _encode(job)
+    tokenizer.save(job.build / "tokenizer")
+    collocations = list_collocations(job, tokenizer)
+    layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
+    return describe(job, layout, tokenizer, training, collocations, pack(job, layout))
+
+
+def _encode(job: Job) -> tuple[Tokenizer, dict]:
+    """Encodes all documents, or finds them encoded; returns their tokenizer and what its training said."""
+    remove_partial(job.encoded)
+    about = {"options": encoding_options(options_of(job.config)), "inputs": [corpus.identity for corpus in job.corpora]}
+    write_json(job.encoded / "encoded.json", about)
     for corpus in job.corpora:
         if corpus.source == pydoc.NAME:
             corpus.files = [extract(job, corpus)]
     tokenizer, training = make_tokenizer(job)
     for corpus in job.corpora:
         encode(job, corpus)
-    collocations = list_collocations(job, tokenizer)
-    layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
-    return describe(job, layout, tokenizer, training, collocations, pack(job, layout))
+    return tokenizer, training

@@ -24,6 +24,7 @@ def pack(job: Job, layout: Layout) -> dict[tuple[int, int, int], dict]:
             layout=layout,
             tokenizer=str(job.tokenizer),
             phrases=str(job.build / COLLOCATIONS) if job.config.data.collocations else "",
+            pairs=job.config.data.pairs,
         )
         for number, split, group in keys
     ]

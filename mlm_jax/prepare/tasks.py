@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlm_jax.prepare import packing
+from mlm_jax.prepare import packing, pairs
 from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.phrases import Marker, read_phrases
 from mlm_jax.prepare.sources import Document, Unit, document_hash, documents
@@ -196,6 +196,7 @@ class PackTask:
     layout: Layout
     tokenizer: str  # folder
     phrases: str  # path of the list of phrases that are marked, or nothing
+    pairs: str  # none | next | order
 
 
 @functools.cache
@@ -212,9 +213,9 @@ def _read(part: Part, task: PackTask) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def pack_group(task: PackTask) -> dict:
     """Packs the documents of one group into a shard; returns what it wrote beside it.
 
-    rows, segments, tokens (CLS and SEP included), unknown: counts; hash: of the rows' bytes; unigrams: count of each id
-    without CLS, SEP and padding; flags: how many tokens carry each. Where two documents have one id nothing is written:
-    {"equal": [name, name]}.
+    rows, segments, tokens (CLS and SEP included), unknown: counts; labels: number of pairs with each, from 0; hash: of
+    the rows' bytes; unigrams: count of each id without CLS, SEP and padding; flags: how many tokens carry each. Where
+    two documents have one id nothing is written: {"equal": [name, name]}.
     """
     parts = zip(*(_read(part, task) for part in task.parts))
     hashes, lengths, ids, flags = (np.concatenate(arrays) for arrays in parts)
@@ -226,22 +227,26 @@ def pack_group(task: PackTask) -> dict:
     ids = np.concatenate([ids[span] for span in spans])
     flags = np.concatenate([flags[span] for span in spans])
     tokenizer = _tokenizer(task.tokenizer)
-    plan = packing.plan(lengths[order], flags, task.layout)
+    hashes, lengths = hashes[order], lengths[order]
+    plan = packing.plan(lengths, flags, task.layout, pairs=task.pairs != pairs.NONE)
+    paired = pairs.pair(task.pairs, plan.starts, plan.stops, ids, flags, lengths, hashes)
     digest, bits = hashlib.blake2b(digest_size=16), bytearray()
     at = task.layout.record.fields["flags"][1]
 
     def rows() -> Iterator[bytes]:
-        for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep):
+        for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep, paired):
             digest.update(row)
             bits.extend(row[at : at + task.layout.row_length])
             yield row
 
     write_shard(Path(task.shard), rows())
     unigrams = np.bincount(ids, minlength=tokenizer.size)
+    labels = [int(np.count_nonzero(paired.labels == label)) for label in (0, 1)]
     info = {
         "rows": plan.count,
         "segments": len(plan.rows),
-        "tokens": len(ids) + 2 * len(plan.rows),
+        "labels": labels,
+        "tokens": len(ids) + 2 * len(plan.rows) + sum(labels),
         "unknown": int(unigrams[tokenizer.unk]),
         "hash": digest.hexdigest(),
         "unigrams": unigrams.tolist(),

@@ -27,7 +27,7 @@ def make_tokenizer(job: Job) -> tuple[Tokenizer, dict]:
 
 def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
     """As it was trained, or given; then training says nothing."""
-    asked, report_path = job.config.tokenizer, job.work / "training.json"
+    asked, report_path = job.config.tokenizer, job.encoded / "training.json"
     if asked.path:
         tokenizer = Tokenizer.load(asked.path)
         tokenizer.save(job.tokenizer)

@@ -15,7 +15,7 @@ def escape(value: object) -> Html:
 
 def join(*children: object, between: str = "") -> Html:
     """Children one after another; what is no `Html` is escaped, None is left out."""
-    return Html(html.escape(between).join(escape(child) for child in children if child is not None))
+    return Html(escape(between).join(escape(child) for child in children if child is not None))
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
