@@ -103,6 +103,7 @@ def test_units_by_hand():
 @pytest.mark.parametrize("unit", LONG)
 def test_words_stay_whole_and_special_tokens_and_segments_part_them(unit):
     rows, config = marked(3, 24, 48), config_of(unit)
+    rows = dataclasses.replace(rows, tokens=rows.tokens.at[::2, 7].set(SEP))  # between the texts of a pair
     selected = np.asarray(run(rows, vocabulary(), config, jnp.float32(0.3)).selected)
     units, words, candidates = cuts_of(rows, config)
     assert not (selected & ~candidates).any()

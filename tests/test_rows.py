@@ -102,6 +102,15 @@ def test_what_an_interrupted_call_has_encoded_is_found(corpus, kept, tmp_path, m
     assert same(tmp_path / "rows", kept / "rows") and not list(folder.rglob("*.partial"))
 
 
+def test_what_was_lost_is_encoded_again(tmp_path):
+    corpus, folder = write_json_lines(tmp_path / "corpus.jsonl", 40), tmp_path / "encoded"
+    first = prepare(config_of(corpus, encoded=str(folder)), tmp_path / "first", progress=False)
+    (lost,) = folder.glob("*/units-0/*.bin")
+    lost.unlink()
+    prepare(config_of(corpus, encoded=str(folder)), tmp_path / "second", progress=False)
+    assert same(tmp_path / "first", tmp_path / "second") and first["corpora"][0]["counts"]["read"] == 40
+
+
 def test_where_encoded_documents_cannot_be_kept(corpus, tmp_path):
     rows = tmp_path / "rows"
     (tmp_path / "file").write_text("")

@@ -9,7 +9,7 @@ from mlm_jax.config import ConfigError
 from mlm_jax.prepare import pydoc, sources
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.progress import Stage
-from mlm_jax.prepare.tasks import EncodeTask, Part, encode_unit
+from mlm_jax.prepare.tasks import EncodeTask, Part, Settings, encode_unit
 from mlm_jax.records import write_json
 
 
@@ -37,19 +37,12 @@ def encode(job: Job, corpus: Corpus) -> None:
     done = folder.with_suffix(".json")  # how many units there are, once all are encoded
     total = None if any(file.compressed for file in corpus.files) else sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
-
-    def infos() -> Iterator[dict]:
-        if done.exists():
-            count = json.loads(done.read_text(encoding="utf-8"))["units"]
-            yield from (_info(folder / f"{number:06d}") for number in range(count))
-        else:
-            units = sources.units(corpus.files)
-            tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in units)
-            yield from job.workers.map(_encode_once, tasks)
-
-    number = -1
-    with Stage(f"encode {corpus.source}", job.progress, total) as stage:
-        for number, info in enumerate(infos()):
+    infos = _found(folder, done)
+    if infos is not None:
+        job.say(f"encode {corpus.source}: found in {folder}")
+    with Stage(f"encode {corpus.source}", job.progress and infos is None, total) as stage:
+        number = -1
+        for number, info in enumerate(_encoded(job, corpus, folder, settings) if infos is None else infos):
             counts.update({key: info[key] for key in counts})
             dropped.update(info["dropped"])
             first_problem = first_problem or info["first_problem"]
@@ -66,6 +59,21 @@ def encode(job: Job, corpus: Corpus) -> None:
         raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents, all empty)")
 
 
+def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iterator[dict]:
+    """What `encode_unit` said of each unit."""
+    tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in sources.units(corpus.files))
+    return job.workers.map(_encode_once, tasks)
+
+
+def _found(folder: Path, done: Path) -> list[dict] | None:
+    """The same where all units are there; else None."""
+    if not done.exists():
+        return None
+    count = json.loads(done.read_text(encoding="utf-8"))["units"]
+    infos = [_info(folder / f"{number:06d}") for number in range(count)]
+    return infos if all(infos) else None
+
+
 def _encode_once(task: EncodeTask) -> dict:
     return _info(Path(task.path)) or encode_unit(task)
 
@@ -73,4 +81,5 @@ def _encode_once(task: EncodeTask) -> dict:
 def _info(path: Path) -> dict | None:
     """What `encode_unit` said of the unit that it wrote to this path; None where it did not."""
     done = Path(f"{path}.json")
-    return json.loads(done.read_text(encoding="utf-8")) if done.exists() else None
+    whole = done.exists() and Path(f"{path}.bin").exists()
+    return json.loads(done.read_text(encoding="utf-8")) if whole else None
