@@ -6,6 +6,7 @@ from mlm_jax.flags import choose
 
 VERBS = {
     "prepare": ("mlm_jax.cli.prepare", "text to rows: tokenizer, packed rows, manifest"),
+    "inspect": ("mlm_jax.cli.inspect", "what is in a folder of rows, and whether it is whole"),
     "preview": ("mlm_jax.cli.preview", "what the model will see: rows with their words and masks"),
     "audit": ("mlm_jax.cli.audit", "what the masks of a config really do, counted on its rows"),
     "plan": ("mlm_jax.cli.plan", "what a run would need on TPUs that are not here: memory, FLOPs, collectives, days"),

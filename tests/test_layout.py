@@ -34,6 +34,7 @@ ARRAYS += [
     "logbook",
     "card",
     "report",
+    "inspection",
     "preview",
     "study",
 ]

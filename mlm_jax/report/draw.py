@@ -20,6 +20,7 @@ DECILES = 10
 NAMES = [
     "ink",
     "grid",
+    "accent",
     "train",
     "other",
     *(f"set-{i}" for i in range(SETS)),
@@ -39,11 +40,16 @@ class Line:
     faint: bool = False
     dashed: bool = False
     marks: bool = False
+    area: bool = False  # filled down to 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture over the steps. percent: values are shares; low, high: ends of the axis, by the curves if None."""
+    """A picture over the steps, or whatever x counts.
+
+    percent, percent_x: values are shares; log, log_x: logarithmic axes; low, high: ends of the axis of the values, by
+    the curves if None.
+    """
 
     title: str
     lines: Sequence[Line]
@@ -52,6 +58,8 @@ class Picture:
     percent: bool = False
     low: float | None = None
     high: float | None = None
+    log_x: bool = False
+    percent_x: bool = False
 
 
 def compact(value: float) -> str:
@@ -109,6 +117,8 @@ def svg(picture: Picture, width: int, height: int, marks_at: Sequence[float] = (
 
 def _plot(axes, line: Line) -> None:
     alone = len(line.x) == 1
+    if line.area:
+        axes.fill_between(line.x, line.y, color=COLORS[line.color], alpha=0.15, linewidth=0)
     axes.plot(
         line.x,
         line.y,
@@ -139,8 +149,14 @@ def _frame(axes, picture: Picture, width: int, height: int, marks_at: Sequence[f
     else:
         axes.yaxis.set_major_locator(MaxNLocator(max(3, height // 45), steps=[1, 2, 2.5, 5, 10]))
         axes.set_ylim(picture.low, picture.high)
-    axes.xaxis.set_major_locator(MaxNLocator(max(3, width // 90), integer=True, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+    if picture.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        whole = not picture.percent_x
+        axes.xaxis.set_major_locator(MaxNLocator(max(3, width // 90), integer=whole, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: (share if picture.percent_x else compact)(value)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (share if picture.percent else compact)(value)))
     axes.grid(color=COLORS["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
