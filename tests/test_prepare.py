@@ -99,6 +99,9 @@ def tokenizer() -> Tokenizer:
 # Sources
 
 
+FIELDS = sources.Fields("text", "id")
+
+
 def unit_of(data: bytes, kind: str = sources.TEXT) -> sources.Unit:
     return sources.Unit(0, sources.File("/corpus/file", "file", kind), 1, data)
 
@@ -106,7 +109,7 @@ def unit_of(data: bytes, kind: str = sources.TEXT) -> sources.Unit:
 def test_lines_end_at_newlines_alone():
     data = "l1\nl2\u2028x\nl3\x0by\nl4\x85z\nl5\x1cq\n".encode()
     assert [line.decode() for line in sources.lines_of(data)] == ["l1", "l2\u2028x", "l3\x0by", "l4\x85z", "l5\x1cq"]
-    (document,) = sources.documents(unit_of(data), "text", "id")
+    (document,) = sources.documents(unit_of(data), FIELDS)
     assert paragraphs_of(document.text) == ["l1", "l2 x", "l3y", "l4z", "l5q"]
 
 
@@ -114,23 +117,23 @@ def test_lines_end_at_newlines_alone():
 def test_carriage_returns_and_byte_order_mark(tmp_path, name):
     data = b"\xef\xbb\xbfa\r\nb\rc\n"
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    (unit,) = sources.units(sources.find_files(str(tmp_path)))
+    (unit,) = sources.units(sources.find_files(str(tmp_path)), FIELDS)
     assert sources.lines_of(unit.data) == [b"a", b"b\rc"]
-    (document,) = sources.documents(unit, "text", "id")
+    (document,) = sources.documents(unit, FIELDS)
     assert (document.text, document.id, document.place) == ("a\nb\rc", f"{name}:1", f"{tmp_path}/{name}:1")
 
 
 def test_json_lines_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n\n{"text": "two", "id": 7}\n')
-    (unit,) = sources.units(sources.find_files(str(path)))
-    found = list(sources.documents(unit, "text", "id"))
+    (unit,) = sources.units(sources.find_files(str(path)), FIELDS)
+    found = list(sources.documents(unit, FIELDS))
     assert [(document.id, document.text) for document in found] == [("a.jsonl:1", "one"), ("7", "two")]
 
 
 def test_a_bad_record_costs_itself():
     data = b'{"text": "good"}\n{"text": 5}\n[1]\n{"text": "cut\n{"text": "\xff"}\n{"body": "x"}\n{"text": "also good"}'
-    found = list(sources.documents(unit_of(data, sources.JSON), "text", "id"))
+    found = list(sources.documents(unit_of(data, sources.JSON), FIELDS))
     assert [document.text for document in found if not document.problem] == ["good", "also good"]
     assert [(document.place, document.problem) for document in found if document.problem] == [
         ("/corpus/file:2", "no text in the field 'text'"),
@@ -143,7 +146,7 @@ def test_a_bad_record_costs_itself():
 
 def test_empty_lines_separate_documents():
     data = b"\n\nfirst\nof two lines\n\n \t\nsecond\n"
-    found = list(sources.documents(unit_of(data), "text", "id"))
+    found = list(sources.documents(unit_of(data), FIELDS))
     assert [(document.id, document.text) for document in found] == [
         ("file:3", "first\nof two lines"),
         ("file:7", "second"),
@@ -156,13 +159,13 @@ def test_units_hold_whole_documents_wherever_they_are_cut(tmp_path, monkeypatch,
     (tmp_path / "a.txt").write_bytes((newline * 2).join(texts))
     whole = [
         (document.id, document.text)
-        for unit in sources.units(sources.find_files(str(tmp_path)))
-        for document in sources.documents(unit, "text", "id")
+        for unit in sources.units(sources.find_files(str(tmp_path)), FIELDS)
+        for document in sources.documents(unit, FIELDS)
     ]
     monkeypatch.setattr(sources.parts, "UNIT_BYTES", 300)
     monkeypatch.setattr(sources.parts, "BLOCK_BYTES", 100)
-    units = list(sources.units(sources.find_files(str(tmp_path))))
-    cut = [(document.id, document.text) for unit in units for document in sources.documents(unit, "text", "id")]
+    units = list(sources.units(sources.find_files(str(tmp_path)), FIELDS))
+    cut = [(document.id, document.text) for unit in units for document in sources.documents(unit, FIELDS)]
     assert len(whole) == 500 and len(units) > 50
     assert cut == whole
     assert [unit.number for unit in units] == list(range(len(units)))
@@ -576,7 +579,7 @@ def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_unit
     assert same(tmp_path / "rows", reference)
     assert [path.name for path in tmp_path.iterdir()] == ["rows"]
     if name == "encode_unit" and after:
-        units = len(list(sources.units(sources.find_files(str(corpus)))))
+        units = len(list(sources.units(sources.find_files(str(corpus)), FIELDS)))
         assert again == units - after  # what was done is not done again
 
 
@@ -746,7 +749,7 @@ def test_document_hashes():
     # BLAKE2b with 8 bytes of digest over "builtin:pydoc\0json"
     expected = int.from_bytes(hashlib.blake2b(b"builtin:pydoc\0json", digest_size=8).digest(), "big")
     assert sources.document_hash("builtin:pydoc", "json") == expected
-    settings = tasks.Settings("s", "text", "id", 0.25, (8, 2), "")
+    settings = tasks.Settings("s", FIELDS, 0.25, (8, 2), "")
     share = np.mean([settings.split(f"document {i}") for i in range(4000)])
     assert abs(share - 0.25) < 0.03
 

@@ -35,7 +35,7 @@ def encode(job: Job, corpus: Corpus) -> None:
     folder, settings = job.encoded / f"units-{corpus.number}", job.settings(corpus)
     folder.mkdir(exist_ok=True)
     done = folder.with_suffix(".json")  # how many units there are, once all are encoded
-    total = None if any(file.compressed for file in corpus.files) else sum(file.size for file in corpus.files)
+    total = sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
     infos = _found(folder, done)
     if infos is not None:
@@ -48,7 +48,7 @@ def encode(job: Job, corpus: Corpus) -> None:
             first_problem = first_problem or info["first_problem"]
             for split, group, *place in info["parts"]:
                 corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
-            stage.add(info["bytes"], info["read"])
+            stage.add(info["bytes"], info["read"], info["stored"])
     write_json(done, {"units": number + 1})
     kept = counts["read"] - dropped.total()
     corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
@@ -61,7 +61,7 @@ def encode(job: Job, corpus: Corpus) -> None:
 
 def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iterator[dict]:
     """What `encode_unit` said of each unit."""
-    tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in sources.units(corpus.files))
+    tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in sources.units(corpus.files, settings.fields))
     return job.workers.map(_encode_once, tasks)
 
 

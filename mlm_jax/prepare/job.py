@@ -48,8 +48,7 @@ class Job:
         embedded = corpus.source == pydoc.NAME
         return Settings(
             source=corpus.source,
-            text_field="text" if embedded else data.text_field,
-            id_field="id" if embedded else data.id_field,
+            fields=sources.Fields("text", "id") if embedded else sources.Fields(data.text_field, data.id_field),
             holdout=data.holdout,
             # a held-out group is about as large as one of the others
             groups=(data.pack_groups, max(1, math.ceil(data.pack_groups * data.holdout))),

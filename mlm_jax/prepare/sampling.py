@@ -43,11 +43,11 @@ def sample_texts(
 
     def tasks() -> Iterator[SampleTask]:
         for files, settings in corpora:
-            for unit in units(files):
+            for unit in units(files, settings.fields):
                 yield SampleTask(settings, unit, chunk, reservoir.below)
 
     for sample in workers.map(sample_unit, tasks()):
         for hash, size, text in sample.chunks:
             reservoir.add(hash, size, text)
-        stage.add(sample.size, sample.documents)
+        stage.add(sample.size, sample.documents, sample.stored)
     return reservoir.texts()

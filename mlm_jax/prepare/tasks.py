@@ -14,7 +14,7 @@ import numpy as np
 from mlm_jax.prepare import packing, pairs
 from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.phrases import Marker, read_phrases
-from mlm_jax.prepare.sources import Document, Unit, document_hash, documents
+from mlm_jax.prepare.sources import Document, Fields, Unit, document_hash, documents
 from mlm_jax.records import FLAGS, Layout, write_json, write_shard
 from mlm_jax.tokenizer import Tokenizer
 
@@ -24,8 +24,7 @@ class Settings:
     """What every unit of one corpus shares."""
 
     source: str  # as the config names it: part of the documents' hashes
-    text_field: str
-    id_field: str
+    fields: Fields
     holdout: float
     groups: tuple[int, int]  # pack groups of each split
     tokenizer: str  # folder
@@ -50,12 +49,13 @@ class Sample:
     chunks: list[tuple[int, int, str]]
     documents: int
     size: int  # bytes of the unit
+    stored: int  # bytes of its file that were read for it
 
 
 def sample_unit(task: SampleTask) -> Sample:
     """The chunks of a unit's training documents with a small hash."""
     settings, chunks, count = task.settings, [], 0
-    for document in documents(task.unit, settings.text_field, settings.id_field):
+    for document in documents(task.unit, settings.fields):
         count += 1
         if document.problem or settings.split(document.id):
             continue
@@ -64,7 +64,7 @@ def sample_unit(task: SampleTask) -> Sample:
             if value < task.below:
                 text = document.text[start : start + task.chunk]
                 chunks.append((value, len(text.encode("utf-8", "replace")), text))
-    return Sample(chunks, count, len(task.unit.data))
+    return Sample(chunks, count, len(task.unit.data), task.unit.stored)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +120,12 @@ class Part:
 def encode_unit(task: EncodeTask) -> dict:
     """Encodes the documents of a unit into `path.bin`, ordered by split, group and hash; returns `path.json`.
 
-    read, dropped {reason: n}, bytes, tokens: counts; first_problem: place and reason, or none;
+    read, dropped {reason: n}, bytes, stored (of the file), tokens: counts; first_problem: place and reason, or none;
     parts: [split, group, offset, documents, tokens, bytes of names] of each group in the file.
     """
     settings, kept, dropped, first_problem = task.settings, [], Counter(), []
     read = 0
-    for document in documents(task.unit, settings.text_field, settings.id_field):
+    for document in documents(task.unit, settings.fields):
         read += 1
         if document.problem:
             dropped[document.problem] += 1
@@ -158,6 +158,7 @@ def encode_unit(task: EncodeTask) -> dict:
         "dropped": {reason: count for reason, count in sorted(dropped.items()) if count},
         "first_problem": first_problem,
         "bytes": len(task.unit.data),
+        "stored": task.unit.stored,
         "tokens": len(ids),
         "parts": parts,
     }

@@ -33,7 +33,8 @@ def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
         tokenizer.save(job.tokenizer)
         return tokenizer, {}
     if not report_path.exists():
-        with Stage("sample", job.progress) as stage:
+        total = sum(file.size for corpus in job.corpora for file in corpus.files)
+        with Stage("sample", job.progress, total) as stage:
             pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
             texts = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
         job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")

@@ -4,7 +4,7 @@ from mlm_jax.prepare.sources import parts
 from mlm_jax.prepare.sources.files import find_files, identify
 from mlm_jax.prepare.sources.formats import FORMATS, JSON, TEXT, Format, documents, units
 from mlm_jax.prepare.sources.lines import lines_of
-from mlm_jax.prepare.sources.parts import KEY, Document, File, Unit, document_hash
+from mlm_jax.prepare.sources.parts import KEY, Document, Fields, File, Unit, document_hash
 
 __all__ = [
     "FORMATS",
@@ -12,6 +12,7 @@ __all__ = [
     "KEY",
     "TEXT",
     "Document",
+    "Fields",
     "File",
     "Format",
     "Unit",

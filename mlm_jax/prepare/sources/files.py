@@ -27,7 +27,7 @@ def find_files(source: str) -> list[File]:
     if not files:
         wanted = ", ".join(f"*{suffix}" for format in FORMATS.values() for suffix in format.suffixes)
         found_nothing = "the folder holds none of" if path.is_dir() else "no such file; a folder is searched for"
-        raise ConfigError(KEY, source, f"{found_nothing} {wanted}, plain or with .gz")
+        raise ConfigError(KEY, source, f"{found_nothing} {wanted}, plain or compressed")
     return sorted(files, key=lambda file: file.name)
 
 

@@ -1,49 +1,50 @@
 """The kinds of files that hold text: how each is cut into units, and how a unit is read."""
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterator
 
 from mlm_jax.config import ConfigError
-from mlm_jax.prepare.sources import lines
-from mlm_jax.prepare.sources.parts import KEY, Document, File, Unit
+from mlm_jax.prepare.sources import compression, lines
+from mlm_jax.prepare.sources.parts import KEY, Document, Fields, File, Meter, Piece, Unit, numbered
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
     """A kind of file: by which names it is known, how it is cut and read.
 
-    cut: (number of the first line or record, bytes) of parts of about `parts.UNIT_BYTES` that hold whole documents;
-    where it cuts depends on the file alone, and it holds no more than a few parts at a time. It runs in the process
-    that hands out the work, so it should do little.
-    read: the documents of a part, in order; it runs in the workers. text_field, id_field: as in the config.
+    cut: parts of about `parts.UNIT_BYTES` that hold whole documents; where it cuts depends on the file alone, and it
+    holds no more than a few parts at a time. It runs in the process that hands out the work, so it should do little.
+    read: the documents of a part, in order; it runs in the workers.
     """
 
     suffixes: tuple[str, ...]
-    cut: Callable[[File], Iterator[tuple[int, bytes]]]
-    read: Callable[[Unit, str, str], Iterator[Document]]  # (unit, text_field, id_field)
+    cut: Callable[[File, Fields], Iterator[Piece]]
+    read: Callable[[Unit, Fields], Iterator[Document]]
 
 
-def units(files: list[File]) -> Iterator[Unit]:
+def units(files: list[File], fields: Fields) -> Iterator[Unit]:
     """Cuts files between documents; where, depends on the files alone. Raises ConfigError for an unreadable file."""
     number = 0
     for file in files:
+        meter, counted = Meter(), 0
         try:
-            for first_line, data in FORMATS[file.kind].cut(file):
-                yield Unit(number, file, first_line, data)
-                number += 1
-        except (OSError, EOFError, zlib.error) as error:
+            for piece in FORMATS[file.kind].cut(dataclasses.replace(file, meter=meter), fields):
+                yield Unit(number, file, *piece, stored=meter.bytes - counted)
+                number, counted = number + 1, meter.bytes
+        except compression.ERRORS as error:
             raise ConfigError(KEY, file.path, f"cannot be read: {error}") from None
 
 
-def documents(unit: Unit, text_field: str, id_field: str) -> Iterator[Document]:
+def documents(unit: Unit, fields: Fields) -> Iterator[Document]:
     """The documents of a unit, in order; a record that is none has its `problem` set."""
-    return FORMATS[unit.file.kind].read(unit, text_field, id_field)
+    if unit.problem:
+        return iter([numbered(unit.file, unit.first, problem=unit.problem)])
+    return FORMATS[unit.file.kind].read(unit, fields)
 
 
 def kind_of(name: str, otherwise: str | None) -> str | None:
     """The kind of a file by its name; `otherwise` where that tells nothing."""
-    name = name.lower().removesuffix(".gz")
+    name = compression.without_suffix(name).lower()
     kinds = (kind for kind, format in FORMATS.items() if name.endswith(format.suffixes))
     return next(kinds, otherwise)
 

@@ -3,32 +3,36 @@
 Text files: empty lines separate documents, lines are paragraphs. JSON lines: one document a line, paragraphs separated
 by newlines. Lines end at `\\n` alone; one carriage return directly before it is dropped, and a byte order mark at the
 start of a file.
+
+A line longer than `parts.LONGEST_BYTES` is no document, and counted as one that is too long. A text that is longer, of
+shorter lines, is cut into several at the ends of lines.
 """
 
-import dataclasses
+import io
 import json
 from collections.abc import Callable, Iterator
 
 from mlm_jax.prepare.sources import parts
-from mlm_jax.prepare.sources.parts import Document, File, Unit
+from mlm_jax.prepare.sources.parts import Document, Fields, File, Piece, Unit, numbered
+from mlm_jax.prepare.sources.records import document_of
 
 BOM = b"\xef\xbb\xbf"
 
 
-def cut_json(file: File) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, bytes) of parts that end between lines."""
+def cut_json(file: File, fields: Fields) -> Iterator[Piece]:
+    """Parts that end between lines."""
     return _cut(file, lambda data, start: data.rfind(b"\n", start) + 1)
 
 
-def cut_text(file: File) -> Iterator[tuple[int, bytes]]:
-    """(number of the first line, bytes) of parts that end at empty lines."""
+def cut_text(file: File, fields: Fields) -> Iterator[Piece]:
+    """Parts that end at empty lines."""
     return _cut(file, _last_empty_line)
 
 
-def _cut(file: File, last_border: Callable[[bytearray, int], int]) -> Iterator[tuple[int, bytes]]:
+def _cut(file: File, last_border: Callable[[bytearray, int], int]) -> Iterator[Piece]:
     """last_border: where the last whole document ends, looked for from a place on; 0: nowhere.
 
-    A border may lie unseen, but never inside of a document.
+    A border may lie unseen, but never inside of a document. Holds `LONGEST_BYTES` and a block at most.
     """
     with file.open() as handle:
         line, kept = 1, bytearray(handle.read(len(BOM)).removeprefix(BOM))
@@ -38,14 +42,27 @@ def _cut(file: File, last_border: Callable[[bytearray, int], int]) -> Iterator[t
             if len(kept) < parts.UNIT_BYTES:
                 continue
             end = last_border(kept, searched)
+            if not end and len(kept) > parts.LONGEST_BYTES:
+                end = kept.rfind(b"\n") + 1
+                if not end:
+                    yield Piece(line, b"", parts.TOO_LONG)
+                    kept, line = bytearray(_after_line(handle)), line + 1
             if end:
                 data = bytes(kept[:end])
                 del kept[:end]
-                yield line, data
+                yield Piece(line, data)
                 line += data.count(b"\n")
             searched = max(0, len(kept) - 3)
         if kept:
-            yield line, bytes(kept)
+            yield Piece(line, bytes(kept))
+
+
+def _after_line(handle: io.BufferedIOBase) -> bytes:
+    """What follows the end of the line, as far as the block goes where that lies."""
+    while block := handle.read(parts.BLOCK_BYTES):
+        if end := block.find(b"\n") + 1:
+            return block[end:]
+    return b""
 
 
 def _last_empty_line(data: bytearray, start: int) -> int:
@@ -60,11 +77,11 @@ def lines_of(data: bytes) -> list[bytes]:
     return [*lines, last] if last else lines
 
 
-def read_text(unit: Unit, text_field: str, id_field: str) -> Iterator[Document]:
+def read_text(unit: Unit, fields: Fields) -> Iterator[Document]:
     """The documents of a unit of text, which has no fields."""
     lines: list[bytes] = []
     first = 0
-    for number, line in enumerate([*lines_of(unit.data), b""], unit.first_line):
+    for number, line in enumerate([*lines_of(unit.data), b""], unit.first):
         if line.strip():
             first = first if lines else number
             lines.append(line)
@@ -74,28 +91,26 @@ def read_text(unit: Unit, text_field: str, id_field: str) -> Iterator[Document]:
 
 
 def _decoded(file: File, line: int, data: bytes) -> Document:
-    name, place = f"{file.name}:{line}", f"{file.path}:{line}"
     try:
-        return Document(name, data.decode("utf-8"), place)
+        return numbered(file, line, data.decode("utf-8"))
     except UnicodeDecodeError:
-        return Document(name, "", place, "not UTF-8")
+        return numbered(file, line, problem="not UTF-8")
 
 
-def read_json(unit: Unit, text_field: str, id_field: str) -> Iterator[Document]:
+def read_json(unit: Unit, fields: Fields) -> Iterator[Document]:
     """The documents of a unit of JSON lines."""
-    for number, line in enumerate(lines_of(unit.data), unit.first_line):
+    for number, line in enumerate(lines_of(unit.data), unit.first):
         if not line.strip():
             continue
-        raw = _decoded(unit.file, number, line)
-        try:
-            record = None if raw.problem else json.loads(raw.text)
-        except (ValueError, RecursionError):
-            yield dataclasses.replace(raw, text="", problem="not valid JSON")
-            continue
-        if raw.problem:
-            yield raw
-        elif not isinstance(record, dict) or not isinstance(record.get(text_field), str):
-            yield dataclasses.replace(raw, text="", problem=f"no text in the field {text_field!r}")
-        else:
-            name = record.get(id_field)
-            yield Document(raw.id if name is None else str(name), record[text_field], raw.place)
+        raw = numbered(unit.file, number, problem=parts.TOO_LONG)
+        if len(line) <= parts.LONGEST_BYTES:
+            raw = _decoded(unit.file, number, line)
+        yield raw if raw.problem else _parsed(raw, fields)
+
+
+def _parsed(raw: Document, fields: Fields) -> Document:
+    unnamed = Document(raw.id, "", raw.place)
+    try:
+        return document_of(json.loads(raw.text), fields, unnamed)
+    except (ValueError, RecursionError):
+        return Document(raw.id, "", raw.place, "not valid JSON")

@@ -1,14 +1,27 @@
 """What a source is made of: files, units of work, documents."""
 
+import contextlib
 import dataclasses
-import gzip
 import hashlib
 import io
 import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mlm_jax.prepare.sources.compression import decompressed
 
 KEY = "config.data.sources"
 UNIT_BYTES = 2 << 20  # text of a work unit; a longer document is a unit of its own
 BLOCK_BYTES = 1 << 18  # that are read at a time
+LONGEST_BYTES = 16 << 20  # of a record; a longer one is no document: bounds what a unit of work can hold
+TOO_LONG = f"longer than {LONGEST_BYTES >> 20} MiB"
+
+
+@dataclasses.dataclass
+class Meter:
+    """How many bytes of a file have been read, compressed as they are."""
+
+    bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,19 +31,57 @@ class File:
     path: str
     name: str
     kind: str  # of `FORMATS`
+    meter: Meter | None = dataclasses.field(default=None, compare=False, repr=False)  # counts what is read, if given
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Bytes as they are stored."""
         return os.stat(self.path).st_size
 
-    @property
-    def compressed(self) -> bool:
-        return self.path.endswith(".gz")
+    @contextlib.contextmanager
+    def stored(self) -> Iterator[io.BufferedReader]:
+        """Its bytes as they are."""
+        with open(self.path, "rb") as raw, io.BufferedReader(_Metered(raw, self.meter or Meter()), BLOCK_BYTES) as file:
+            yield file
 
-    def open(self) -> io.BufferedIOBase:
-        """Its bytes, decompressed."""
-        return gzip.open(self.path, "rb") if self.compressed else open(self.path, "rb")
+    @contextlib.contextmanager
+    def open(self) -> Iterator[io.BufferedIOBase]:
+        """Its bytes, decompressed. Reading a damaged file raises one of `compression.ERRORS`."""
+        with self.stored() as raw:
+            yield decompressed(raw)
+
+
+class _Metered(io.RawIOBase):
+    """A file that counts what is read of it."""
+
+    def __init__(self, raw: io.IOBase, meter: Meter):
+        self._raw, self._meter = raw, meter
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._raw.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+    def readinto(self, buffer: memoryview) -> int:
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self._meter.bytes += len(data)
+        return len(data)
+
+
+class Piece(NamedTuple):
+    """What a format cuts off a file: whole documents as bytes, or one that is none and why."""
+
+    first: int  # number of the first line or record, from 1
+    data: bytes
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +90,18 @@ class Unit:
 
     number: int  # within the source
     file: File
-    first_line: int  # counts from 1
+    first: int  # number of the first line or record, from 1
     data: bytes
+    problem: str = ""  # why it holds no document, as one record
+    stored: int = 0  # bytes of the file, as they are stored, that were read for it
+
+
+@dataclasses.dataclass(frozen=True)
+class Fields:
+    """What the config says of records: which of their fields hold what. `a.b` is field b of the record in field a."""
+
+    text: str = "text"
+    id: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +112,11 @@ class Document:
     text: str
     place: str  # file:line
     problem: str = ""
+
+
+def numbered(file: File, number: int, text: str = "", problem: str = "") -> Document:
+    """The document at a line or record of a file, named by that."""
+    return Document(f"{file.name}:{number}", text, f"{file.path}:{number}", problem)
 
 
 def document_hash(source: str, id: str, salt: bytes = b"") -> int:
