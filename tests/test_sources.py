@@ -6,11 +6,15 @@ import json
 import lzma
 import random
 
+import fsspec
+import pyarrow
 import pytest
 import zstandard
+from pyarrow import feather, parquet
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import sources
+from mlm_jax.prepare.sources import remote
 
 FIELDS = sources.Fields("text", "id")
 
@@ -125,3 +129,184 @@ def test_a_text_that_is_too_long_is_cut_at_the_ends_of_lines(tmp_path, small_uni
     assert "\n".join(kept[1:-1]).split("\n") == long
     assert all(len(text) <= 1100 for text in kept)
     assert found[-1].id == f"a.txt:{3 + 40 + 1}" and found[-2].id == f"a.txt:{3 + 40}"
+
+
+# Columns
+
+
+def write_columns(path, table, rows: int) -> None:
+    """`table` in batches of so many rows, in the format that the name tells."""
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=rows)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, str(path), compression="lz4", chunksize=rows)
+    else:  # as the datasets of the hub are cached
+        with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table, max_chunksize=rows)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
+@pytest.mark.parametrize("rows", [7, 1000])
+def test_columns(tmp_path, small_units, name, rows):
+    wanted = [f"text {i} " + "x" * (i % 60) for i in range(300)]
+    table = pyarrow.table({"url": ["u"] * 300, "text": wanted, "meta": [{"key": f"k{i}", "n": i} for i in range(300)]})
+    write_columns(tmp_path / name, table, rows)
+    fields = sources.Fields("text", "")
+    assert texts(tmp_path / name, fields) == wanted
+    assert [document.id for document in read(tmp_path / name, fields)] == [f"{name}:{i}" for i in range(1, 301)]
+    assert [document.id for document in read(tmp_path, sources.Fields("text", "meta.n"))] == [*map(str, range(300))]
+    assert texts(tmp_path / name, sources.Fields("meta.key", "text")) == [f"k{i}" for i in range(300)]
+    found = list(sources.units(sources.find_files(str(tmp_path)), fields))
+    assert len(found) > 30 and all(len(unit.data) < 2000 for unit in found)
+    assert sum(unit.stored for unit in found) >= 0.9 * (tmp_path / name).stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "dictionary"])
+def test_texts_of_every_type(tmp_path, kind):
+    types = {"dictionary": pyarrow.dictionary(pyarrow.int32(), pyarrow.string())}
+    column = pyarrow.array(["one", None, "", "größer", "one"]).cast(types.get(kind) or getattr(pyarrow, kind)())
+    write_columns(tmp_path / "a.arrow", pyarrow.table({"text": column}), 2)
+    found = [(document.text, document.problem) for document in read(tmp_path, sources.Fields())]
+    expected = [("one", ""), ("", "no text in the field 'text'"), ("", ""), ("größer", ""), ("one", "")]
+    assert found == expected
+
+
+def test_bad_values_of_a_column_cost_themselves(tmp_path, small_units):
+    broken = pyarrow.array([b"good", b"\xff", b"x" * 5000, b"y" * 900]).view(pyarrow.string())
+    names = pyarrow.array([1, 2, 3, None])
+    write_columns(tmp_path / "a.parquet", pyarrow.table({"text": broken, "id": names}), 4)
+    found = [(document.id, document.text[:4], document.problem) for document in read(tmp_path)]
+    assert found == [
+        ("1", "good", ""),
+        ("a.parquet:2", "", "not UTF-8"),
+        ("a.parquet:3", "", "longer than 16 MiB"),
+        ("a.parquet:4", "yyyy", ""),
+    ]
+    write_columns(tmp_path / "a.parquet", pyarrow.table({"text": [1, 2], "id": [1.5, 2.5]}), 4)
+    assert {document.problem for document in read(tmp_path)} == {"no text in the field 'text'"}
+    fields = sources.Fields("id", "text")
+    assert {document.problem for document in read(tmp_path, fields)} == {"no text in the field 'id'"}
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather"])
+def test_a_column_that_is_not_there_is_named(tmp_path, name):
+    write_columns(tmp_path / name, pyarrow.table({"body": ["x"], "meta": [{"n": 1}]}), 4)
+    for fields, key in [(("text", ""), "text"), (("meta.text", ""), "text"), (("body", "meta.m"), "id")]:
+        with pytest.raises(ConfigError, match="has the columns body, meta") as error:
+            read(tmp_path, sources.Fields(*fields))
+        assert error.value.key == f"config.data.{key}_field"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather"])
+def test_a_damaged_file_of_columns_is_named(tmp_path, name):
+    path = tmp_path / name
+    write_columns(path, pyarrow.table({"text": ["x" * 50] * 1000}), 100)
+    data = path.read_bytes()
+    for damaged in (data[: len(data) // 2], b"", b"nothing of that kind"):
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match=rf"{name}.*cannot be read"):
+            read(path, sources.Fields())
+
+
+# Remote files
+
+
+@pytest.fixture
+def store():
+    """A file system in memory, as remote as one can be."""
+    system = fsspec.filesystem("memory")
+    yield system
+    system.rm("/", recursive=True)
+
+
+def put(store, path: str, data: bytes) -> None:
+    with store.open(path, "wb") as handle:
+        handle.write(data)
+
+
+def test_remote_files_folders_and_patterns(store):
+    put(store, "/b/a.txt", b"a")
+    put(store, "/b/sub/c.jsonl.gz", gzip.compress(b'{"text": "c"}'))
+    put(store, "/b/sub/d.bin", b"d")
+    names = {source: [file.name for file in sources.find_files(f"memory://{source}")] for source in SOURCES}
+    assert names == SOURCES
+    assert texts("memory://b") == ["a", "c"]
+    found = read("memory://b/sub/*.gz")
+    assert [(document.id, document.place) for document in found] == [
+        ("c.jsonl.gz:1", "memory:///b/sub/c.jsonl.gz:1"),
+    ]
+
+
+SOURCES = {
+    "b": ["a.txt", "sub/c.jsonl.gz"],
+    "b/": ["a.txt", "sub/c.jsonl.gz"],
+    "b/**": ["a.txt", "sub/c.jsonl.gz", "sub/d.bin"],
+    "b/*/c*": ["sub/c.jsonl.gz"],
+    "b/sub/d.bin": ["d.bin"],
+}
+
+
+def test_remote_columns(store):
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table({"text": ["one", "two"]}), sink)
+    put(store, "/b/a.parquet", sink.getvalue().to_pybytes())
+    assert texts("memory://b", sources.Fields()) == ["one", "two"]
+
+
+def test_a_remote_file_is_known_by_what_its_store_says(store, monkeypatch):
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    put(store, "/b/a.txt", b"one")
+    by_content = sources.identify(sources.find_files("memory://b"))
+    put(store, "/b/a.txt", b"two")
+    assert by_content != sources.identify(sources.find_files("memory://b")) and by_content["bytes"] == 3
+    whole, tag = MemoryFileSystem.info, ["e1"]
+    monkeypatch.setattr(MemoryFileSystem, "info", lambda self, path: {**whole(self, path), "ETag": tag[0]})
+    by_tag = sources.identify(sources.find_files("memory://b"))
+    put(store, "/b/a.txt", b"six")
+    assert sources.identify(sources.find_files("memory://b")) == by_tag  # the content is not read
+    tag[0] = "e2"
+    assert sources.identify(sources.find_files("memory://b")) != by_tag
+
+
+def test_a_remote_read_that_fails_is_tried_again(store, monkeypatch):
+    from fsspec.implementations.memory import MemoryFile
+
+    put(store, "/b/a.txt", b"one\n\ntwo")
+    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.0)
+    failures, whole = [3], MemoryFile.read
+    files = sources.find_files("memory://b")
+
+    def flaky(self, size=-1):
+        failures[0] -= 1
+        if failures[0] >= 0:
+            raise TimeoutError("no answer")
+        return whole(self, size)
+
+    monkeypatch.setattr(MemoryFile, "read", flaky, raising=False)
+    (unit,) = sources.units(files, FIELDS)
+    assert unit.data == b"one\n\ntwo"
+    failures[0] = 100
+    with pytest.raises(ConfigError, match=r"memory:///b/a\.txt.*TimeoutError: no answer"):
+        list(sources.units(files, FIELDS))
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("memory://nowhere/a.txt", "no such file; a folder is searched for"),
+        ("memory://nowhere/*.txt", "no such file; a folder is searched for"),
+        ("none://bucket/a.txt", "cannot be read: ValueError: Protocol not known: none"),
+        ("gs://bucket/a.txt", r"pip install gcsfs"),
+        ("s3://bucket/a.txt", r"pip install s3fs"),
+        ("zip://a.txt::memory://b.zip", "chain of file systems"),
+    ],
+)
+def test_remote_sources_that_cannot_be_read(store, source, message, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ConfigError, match=message) as error:
+        sources.find_files(source)
+    assert error.value.key == "config.data.sources" and source in str(error.value)

@@ -47,7 +47,7 @@ class _Zstd(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:
         while not self._out:
             data = self._left or self._raw.read(ZSTD_INPUT)
             if not data and self._frame:

@@ -6,14 +6,29 @@ import re
 from pathlib import Path
 
 from mlm_jax.config import ConfigError
+from mlm_jax.prepare.sources import remote
 from mlm_jax.prepare.sources.formats import FORMATS, TEXT, kind_of
 from mlm_jax.prepare.sources.parts import KEY, File
+
+HASHED_BYTES = 1 << 20  # at a time
 
 
 def find_files(source: str) -> list[File]:
     """The files of a source (a file, a folder, a glob pattern), sorted by name. Raises ConfigError where none is."""
-    if "://" in source or re.match(r"[a-z]\w+:", source):
-        raise ConfigError(KEY, source, "known sources are builtin:pydoc, and local files, folders and glob patterns")
+    if "://" in source:
+        files = _remote_files(source)
+    elif re.match(r"[a-z]\w+:", source):
+        fix = "known sources are builtin:pydoc, and files, folders and glob patterns, local or such as s3://BUCKET/*.gz"
+        raise ConfigError(KEY, source, fix)
+    else:
+        files = _local_files(source)
+    if not files:
+        wanted = ", ".join(f"*{suffix}" for format in FORMATS.values() for suffix in format.suffixes)
+        raise ConfigError(KEY, source, f"no such file; a folder is searched for {wanted}, plain or compressed")
+    return sorted(files, key=lambda file: file.name)
+
+
+def _local_files(source: str) -> list[File]:
     path = Path(source).expanduser()
     if path.is_dir():
         root, found = path, [entry for entry in path.rglob("*") if kind_of(entry.name, None)]
@@ -23,24 +38,43 @@ def find_files(source: str) -> list[File]:
         fixed = re.split(r"[*?\[]", str(path), maxsplit=1)[0]
         root = Path(fixed + "x").parent
         found = [Path(match) for match in glob.glob(str(path), recursive=True)]
-    files = [File(str(p), p.relative_to(root).as_posix(), kind_of(p.name, TEXT)) for p in found if p.is_file()]
-    if not files:
-        wanted = ", ".join(f"*{suffix}" for format in FORMATS.values() for suffix in format.suffixes)
-        found_nothing = "the folder holds none of" if path.is_dir() else "no such file; a folder is searched for"
-        raise ConfigError(KEY, source, f"{found_nothing} {wanted}, plain or compressed")
-    return sorted(files, key=lambda file: file.name)
+    return [File(str(p), p.relative_to(root).as_posix(), kind_of(p.name, TEXT)) for p in found if p.is_file()]
+
+
+def _remote_files(source: str) -> list[File]:
+    try:
+        found, folder = remote.find(source)
+    except remote.RemoteError as error:
+        raise ConfigError(KEY, source, str(error)) from None
+    named = [(path, name, kind_of(name, None if folder else TEXT), facts) for path, name, facts in found]
+    return [File(path, name, kind, facts) for path, name, kind, facts in named if kind]
 
 
 def identify(files: list[File]) -> dict[str, object]:
-    """What the files hold: their number, their bytes, and one hash of names, sizes and contents."""
+    """What the files hold: their number, their bytes, and one hash of names, sizes and contents.
+
+    Local files are read for it. A remote one is known by its size and what its store says of its content (a checksum,
+    an entity tag, or the time of the last change), and is read only where that is nothing.
+    """
     digest, total = hashlib.blake2b(digest_size=16), 0
     for file in files:
-        try:
-            with open(file.path, "rb") as handle:
-                content = hashlib.file_digest(handle, "blake2b").hexdigest()
-                size = handle.tell()
-        except OSError as error:
-            raise ConfigError(KEY, file.path, f"cannot be read: {error.strerror}") from None
+        if file.facts and file.facts.version and file.facts.size is not None:
+            size, content = file.facts.size, file.facts.version
+        else:
+            size, content = _read_through(file)
         digest.update(f"{file.name}\0{size}\0{content}\n".encode("utf-8", "surrogateescape"))
         total += size
     return {"files": len(files), "bytes": total, "hash": digest.hexdigest()}
+
+
+def _read_through(file: File) -> tuple[int, str]:
+    """Bytes and hash of what a file holds."""
+    size, digest = 0, hashlib.blake2b()
+    try:
+        with file.stored() as handle:
+            while block := handle.read(HASHED_BYTES):
+                size += len(block)
+                digest.update(block)
+    except OSError as error:
+        raise ConfigError(KEY, file.path, f"cannot be read: {error.strerror or error}") from None
+    return size, digest.hexdigest()

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from mlm_jax.config import ConfigError
-from mlm_jax.prepare.sources import compression, lines
+from mlm_jax.prepare.sources import arrow, compression, lines
 from mlm_jax.prepare.sources.parts import KEY, Document, Fields, File, Meter, Piece, Unit, numbered
 
 
@@ -49,8 +49,10 @@ def kind_of(name: str, otherwise: str | None) -> str | None:
     return next(kinds, otherwise)
 
 
-JSON, TEXT = "json", "text"
+JSON, TEXT, PARQUET, ARROW = "json", "text", "parquet", "arrow"
 FORMATS = {
     TEXT: Format((".txt", ".text"), lines.cut_text, lines.read_text),
     JSON: Format((".jsonl", ".ndjson", ".json"), lines.cut_json, lines.read_json),
+    PARQUET: Format((".parquet", ".pq"), arrow.cut_parquet, arrow.read),
+    ARROW: Format((".arrow", ".feather", ".ipc"), arrow.cut_arrow, arrow.read),
 }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from mlm_jax.prepare.sources import parts
 from mlm_jax.prepare.sources.parts import Document, Fields, File, Piece, Unit, numbered
-from mlm_jax.prepare.sources.records import document_of
+from mlm_jax.prepare.sources.records import document_of, field
 
 BOM = b"\xef\xbb\xbf"
 
@@ -111,6 +111,8 @@ def read_json(unit: Unit, fields: Fields) -> Iterator[Document]:
 def _parsed(raw: Document, fields: Fields) -> Document:
     unnamed = Document(raw.id, "", raw.place)
     try:
-        return document_of(json.loads(raw.text), fields, unnamed)
+        record = json.loads(raw.text)
     except (ValueError, RecursionError):
         return Document(raw.id, "", raw.place, "not valid JSON")
+    name = field(record, fields.id) if fields.id else None
+    return document_of(field(record, fields.text), name, fields, unnamed)

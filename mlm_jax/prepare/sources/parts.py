@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mlm_jax.prepare.sources import remote
 from mlm_jax.prepare.sources.compression import decompressed
 
 KEY = "config.data.sources"
@@ -28,20 +29,24 @@ class Meter:
 class File:
     """One file of a source. name: how its documents are called, a path relative to the source."""
 
-    path: str
+    path: str  # local, or an address such as s3://bucket/key
     name: str
     kind: str  # of `FORMATS`
+    facts: remote.Facts | None = None  # of a remote file
     meter: Meter | None = dataclasses.field(default=None, compare=False, repr=False)  # counts what is read, if given
 
     @property
     def size(self) -> int:
-        """Bytes as they are stored."""
-        return os.stat(self.path).st_size
+        """Bytes as they are stored; 0 where a server does not tell."""
+        return os.stat(self.path).st_size if self.facts is None else self.facts.size or 0
 
     @contextlib.contextmanager
     def stored(self) -> Iterator[io.BufferedReader]:
         """Its bytes as they are."""
-        with open(self.path, "rb") as raw, io.BufferedReader(_Metered(raw, self.meter or Meter()), BLOCK_BYTES) as file:
+        with (
+            remote.open(self.path) if self.facts else open(self.path, "rb") as raw,
+            io.BufferedReader(_Metered(raw, self.meter or Meter()), BLOCK_BYTES) as file,
+        ):
             yield file
 
     @contextlib.contextmanager
@@ -69,7 +74,7 @@ class _Metered(io.RawIOBase):
     def tell(self) -> int:
         return self._raw.tell()
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: bytearray | memoryview) -> int:
         data = self._raw.read(len(buffer))
         buffer[: len(data)] = data
         self._meter.bytes += len(data)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from mlm_jax.prepare.sources import parts
 from mlm_jax.prepare.sources.parts import Document, Fields
 
 
@@ -14,11 +15,16 @@ def field(record: object, name: str) -> object:
     return record
 
 
-def document_of(record: object, fields: Fields, unnamed: Document) -> Document:
-    """The document of a record. unnamed: what it is called where it says nothing itself."""
-    text, name = field(record, fields.text), field(record, fields.id) if fields.id else None
+def document_of(text: object, name: object, fields: Fields, unnamed: Document) -> Document:
+    """The document of a record with these values; bytes are UTF-8. unnamed: what it is called where `name` is None."""
+    try:
+        text, name = (value.decode() if isinstance(value, bytes) else value for value in (text, name))
+    except UnicodeDecodeError:
+        return dataclasses.replace(unnamed, problem="not UTF-8")
     if not isinstance(text, str):
         return dataclasses.replace(unnamed, problem=f"no text in the field {fields.text!r}")
+    if len(text) > parts.LONGEST_BYTES:
+        return dataclasses.replace(unnamed, problem=parts.TOO_LONG)
     if name is None:
         return dataclasses.replace(unnamed, text=text)
     if not isinstance(name, (str, int)) or isinstance(name, bool):
