@@ -192,8 +192,7 @@ def test_files_of_a_source(tmp_path):
         ("{folder}/*.txt", "no such file"),
         ("{folder}", "the folder holds none of"),
         ("builtin:novels", "the only embedded source is builtin:pydoc"),
-        ("tfds:c4/en:train", "known sources are"),
-        ("https://example.org/a.txt", "known sources are"),
+        ("hdfs:a.txt", "known sources are"),
     ],
 )
 def test_sources_that_are_not_there(tmp_path, source, message):

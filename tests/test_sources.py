@@ -5,11 +5,16 @@ import gzip
 import json
 import lzma
 import random
+import re
+import shutil
+import struct
 
 import fsspec
+import numpy as np
 import pyarrow
 import pytest
 import zstandard
+from array_record.python.array_record_module import ArrayRecordReader
 from pyarrow import feather, parquet
 
 from mlm_jax.config import ConfigError
@@ -310,3 +315,102 @@ def test_remote_sources_that_cannot_be_read(store, source, message, monkeypatch)
     with pytest.raises(ConfigError, match=message) as error:
         sources.find_files(source)
     assert error.value.key == "config.data.sources" and source in str(error.value)
+
+
+# TensorFlow Datasets
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A dataset of 30 and 5 records as the library writes it; its folder."""
+    import tensorflow_datasets as tfds
+
+    class Little(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+        BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="en"),)
+
+        def _info(self):
+            text = tfds.features.Text()
+            features = {
+                "text": text,
+                "n": tfds.features.Scalar(np.int64),
+                "meta": {"url": text},
+                "many": tfds.features.Sequence(text),
+            }
+            return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+        def _split_generators(self, downloads):
+            return {"train": self._generate_examples(30), "test": self._generate_examples(5)}
+
+        def _generate_examples(self, count):
+            for i in range(count):
+                yield i, {"text": f"größer {i}\nx", "n": i, "meta": {"url": f"u{i}"}, "many": ["a", "b"]}
+
+    folder = tmp_path_factory.mktemp("tfds")
+    Little(data_dir=folder, config="en", file_format="array_record").download_and_prepare()
+    return folder
+
+
+@pytest.fixture(params=["array_record", "tfrecord"])
+def data_dir(request, dataset, tmp_path, monkeypatch):
+    """The dataset in one of the formats."""
+    if request.param == "tfrecord":
+        shutil.copytree(dataset, tmp_path, dirs_exist_ok=True)
+        folder = tmp_path / "little/en/1.0.0"
+        info = folder / "dataset_info.json"
+        info.write_text(info.read_text().replace("array_record", "tfrecord"))
+        for path in folder.glob("*.array_record-*"):
+            reader = ArrayRecordReader(str(path))
+            with open(str(path).replace("array_record", "tfrecord"), "wb") as out:
+                for record in reader.read_all():  # sums are not checked
+                    out.write(struct.pack("<Q4s", len(record), b"sum.") + record + b"sum.")
+            reader.close()
+            path.unlink()
+        dataset = tmp_path
+    monkeypatch.setenv("TFDS_DATA_DIR", str(dataset))
+    return dataset / "little/en/1.0.0"
+
+
+def test_a_dataset_on_disk(data_dir, small_units):
+    texts_of = lambda split: texts(f"tfds:little/en:{split}", sources.Fields())  # noqa: E731
+    whole = texts_of("train")
+    assert sorted(whole) == sorted(f"größer {i}\nx" for i in range(30))
+    assert texts_of("train[10%:50%]") == whole[3:15]  # as the library counts: 30 records from 10 to 50 percent
+    assert texts_of("train[:2]+test") == texts_of("test") + whole[:2]  # in order of the files' names
+    assert texts("tfds:little/en:1.0.0:test", sources.Fields()) == texts("tfds:little:test", sources.Fields())
+    found = read("tfds:little/en:train[3:5]", sources.Fields("meta.url", "n"))
+    assert [(document.id, document.text) for document in found] == [
+        (str(i), f"u{i}") for i in [int(text.split()[1]) for text in whole[3:5]]
+    ]
+    (first, _) = read("tfds:little/en:train[3:5]", sources.Fields())
+    assert re.fullmatch(r"little-train\.\w+-00000-of-00001:4", first.id)
+    units = list(sources.units(sources.find_files("tfds:little/en:train[:50%]"), FIELDS))
+    assert len(units) > 2 and sum(unit.stored for unit in units) == units[0].file.size
+    problems = {field: read("tfds:little:test", sources.Fields(field))[0].problem for field in ("n", "many", "none")}
+    assert problems == {field: f"no text in the field {field!r}" for field in problems}
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        ("tfds:little/en", "must be of the form tfds:NAME"),
+        ("tfds:little/en:1.0.0", "must be of the form tfds:NAME"),
+        ("tfds:c4/en:train", "is not prepared in .*nothing is downloaded here: tfds build c4/en"),
+        ("tfds:little/en:training", r"Unknown split 'training'. Should be one of \['train', 'test'\]"),
+        ("tfds:little/en:train[:x%]", "Error parsing split"),
+    ],
+)
+def test_datasets_that_are_not_there(dataset, monkeypatch, source, message):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(dataset))
+    with pytest.raises(ConfigError, match=message) as error:
+        sources.find_files(source)
+    assert error.value.key == "config.data.sources" and source in str(error.value)
+
+
+def test_a_damaged_shard_is_named(data_dir, tmp_path, monkeypatch):
+    shutil.copytree(data_dir.parents[2], tmp_path / "copy")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "copy"))
+    (shard,) = (tmp_path / "copy/little/en/1.0.0").glob("little-train.*")
+    shard.write_bytes(shard.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match=r"little-train.*cannot be read: .*(end|damaged)"):
+        read("tfds:little/en:train")

@@ -2,11 +2,12 @@
 
 import glob
 import hashlib
+import os
 import re
 from pathlib import Path
 
 from mlm_jax.config import ConfigError
-from mlm_jax.prepare.sources import remote
+from mlm_jax.prepare.sources import remote, tfds
 from mlm_jax.prepare.sources.formats import FORMATS, TEXT, kind_of
 from mlm_jax.prepare.sources.parts import KEY, File
 
@@ -17,14 +18,22 @@ def find_files(source: str) -> list[File]:
     """The files of a source (a file, a folder, a glob pattern), sorted by name. Raises ConfigError where none is."""
     if "://" in source:
         files = _remote_files(source)
+    elif source.startswith(tfds.PREFIX):
+        files = tfds.find(source)
     elif re.match(r"[a-z]\w+:", source):
-        fix = "known sources are builtin:pydoc, and files, folders and glob patterns, local or such as s3://BUCKET/*.gz"
+        fix = (
+            "known sources are builtin:pydoc, tfds:NAME:SPLIT, and files, folders and glob patterns, local or such as "
+        )
+        fix += "s3://BUCKET/*.gz"
         raise ConfigError(KEY, source, fix)
     else:
         files = _local_files(source)
     if not files:
         wanted = ", ".join(f"*{suffix}" for format in FORMATS.values() for suffix in format.suffixes)
-        raise ConfigError(KEY, source, f"no such file; a folder is searched for {wanted}, plain or compressed")
+        found_nothing = (
+            "the folder holds none of" if os.path.isdir(source) else "no such file; a folder is searched for"
+        )
+        raise ConfigError(KEY, source, f"{found_nothing} {wanted}, plain or compressed")
     return sorted(files, key=lambda file: file.name)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from mlm_jax.config import ConfigError
-from mlm_jax.prepare.sources import arrow, compression, lines
+from mlm_jax.prepare.sources import arrow, compression, lines, tfds
 from mlm_jax.prepare.sources.parts import KEY, Document, Fields, File, Meter, Piece, Unit, numbered
 
 
@@ -55,4 +55,6 @@ FORMATS = {
     JSON: Format((".jsonl", ".ndjson", ".json"), lines.cut_json, lines.read_json),
     PARQUET: Format((".parquet", ".pq"), arrow.cut_parquet, arrow.read),
     ARROW: Format((".arrow", ".feather", ".ipc"), arrow.cut_arrow, arrow.read),
+    tfds.ARRAY_RECORD: Format((), tfds.cut_array_record, tfds.read),  # found by the name of the dataset
+    tfds.TFRECORD: Format((), tfds.cut_tfrecord, tfds.read),
 }

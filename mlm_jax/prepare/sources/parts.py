@@ -33,6 +33,7 @@ class File:
     name: str
     kind: str  # of `FORMATS`
     facts: remote.Facts | None = None  # of a remote file
+    records: tuple[int, int] | None = None  # the first one that is wanted and the first that is not; None: all
     meter: Meter | None = dataclasses.field(default=None, compare=False, repr=False)  # counts what is read, if given
 
     @property
