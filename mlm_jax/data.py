@@ -28,6 +28,7 @@ from mlm_jax.config import Config, ConfigError
 # for which a visit fits 32 bits; with less than 2**31 rows the length of the stream stays below 2**62.
 VISITS = 2**31 - 1
 MOST_ROWS = 2**31 - 1
+SHARES = 10**6  # parts in which a mixture by an exponent is measured
 
 # One thread reads and decodes while the step runs; a second one only gets in its way on two cores.
 THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
@@ -175,7 +176,7 @@ def _number(rows: int, offset: int, index: int, row: int) -> tuple[int, int]:
 
 
 def training_order(rows: Sequence[int], config: Config) -> grain.MapDataset:
-    """The stream of (row, visit) pairs over corpora of so many rows, mixed by `data.weights`.
+    """The stream of (row, visit) pairs over corpora of so many rows, mixed by `data.weights` or `data.exponent`.
 
     Each corpus gives a new permutation of its rows in each of its epochs.
     """
@@ -186,8 +187,22 @@ def training_order(rows: Sequence[int], config: Config) -> grain.MapDataset:
         offset += count
     if len(streams) == 1:
         return streams[0]
-    shares = _integers(config.data.weights) if config.data.weights else rows
-    return grain.MapDataset.select_from_datasets(streams, Mixture(shares, [len(stream) for stream in streams]))
+    mixture = Mixture(mixture_shares(rows, config), [len(stream) for stream in streams])
+    return grain.MapDataset.select_from_datasets(streams, mixture)
+
+
+def mixture_shares(rows: Sequence[int], config: Config) -> list[int]:
+    """In which proportion corpora of so many rows are read, as whole numbers.
+
+    With an exponent a, rows_i ** a / sum of rows_j ** a (Lample and Conneau 2019, section 3.1, with sentences for
+    rows), to a part in a million.
+    """
+    if config.data.weights:
+        return _integers(config.data.weights)
+    if config.data.exponent == 1:
+        return list(rows)
+    powers = [count**config.data.exponent for count in rows]
+    return [max(1, round(power / sum(powers) * SHARES)) for power in powers]
 
 
 def _integers(weights: Sequence[float]) -> list[int]:

@@ -7,7 +7,6 @@ processes that prepare rows load this module too, and stay light.
 import contextlib
 import dataclasses
 import errno
-import functools
 import json
 import os
 import shlex
@@ -286,9 +285,10 @@ def position(saved: dict, facts: dict, workdir: Path) -> int:
         if saved[name] != facts[name]:
             fix = f"its checkpoint was trained with another {what} ({saved[name]}); this one is {facts[name]}"
             raise ConfigError("workdir", str(workdir), fix)
-    for key in ("seed", "data.weights", "mask.regime", "mask.versions"):
-        then, now = (functools.reduce(dict.__getitem__, key.split("."), meta["config"]) for meta in (saved, facts))
-        if now != (tuple(then) if isinstance(then, list) else then):
+    configs = [config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts)]
+    for key in ("seed", "data.weights", "data.exponent", "mask.regime", "mask.versions"):
+        then, now = (config_module.get(config, key) for config in configs)
+        if now != then:
             raise ConfigError(f"config.{key}", now, f"the checkpoint in {workdir} was trained with {then!r}")
     return saved["rows_read"]
 

@@ -8,6 +8,7 @@ from mlm_jax.config import (
     PRESETS,
     Config,
     ConfigError,
+    DataConfig,
     MaskConfig,
     MeshConfig,
     ModelConfig,
@@ -70,6 +71,8 @@ def test_derived_numbers_by_hand():
         ("data__sources", (), "at least one source"),
         ("data__weights", (1.0, 2.0), "one weight for each"),
         ("data__weights", (1.0, 2), "type tuple|one weight"),
+        ("data__exponent", 1.5, r"in \[0, 1\]"),
+        ("data__exponent", float("nan"), r"in \[0, 1\]"),
         ("data__collocations", -1, "at least 0"),
         ("data__collocation_longest", 1, "at least 2"),
         ("data__collocation_longest", 17, "at most 16"),
@@ -84,6 +87,12 @@ def test_contradictions_name_key_value_and_what_would_be_right(key, value, says)
     with pytest.raises(ConfigError, match=says) as error:
         check(changed(Config(), **{key: value}), 8)
     assert str(error.value).startswith("config." + key.replace("__", ".").split(".")[0])
+
+
+def test_weights_and_an_exponent_rule_each_other_out():
+    data = DataConfig(sources=("a", "b"), weights=(0.5, 0.5), exponent=0.3)
+    with pytest.raises(ConfigError, match=r"config.data.exponent = 0.3: must be 1 where config.data.weights is set"):
+        check(changed(Config(), data=data), 8)
 
 
 @pytest.mark.parametrize(

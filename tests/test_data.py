@@ -232,6 +232,29 @@ def test_weights_are_met_exactly(two):
     assert [seen[row] for row in range(6)] == [7] * 6  # 42 rows of the first corpus: seven epochs
 
 
+@pytest.mark.parametrize(
+    "exponent, shares",
+    [
+        (1.0, [8000, 1000, 1]),
+        (0.0, [333_333] * 3),
+        # 8000 ** (1/3), 1000 ** (1/3), 1: 20, 10, 1
+        (1 / 3, [645_161, 322_581, 32_258]),
+        # XLM-R: 8000 ** 0.3 = 14.823, 1000 ** 0.3 = 7.943, 1
+        (0.3, [623_712, 334_213, 42_076]),
+    ],
+)
+def test_an_exponent_evens_out_the_corpora(exponent, shares):
+    settings = dataclasses.replace(config(), data=DataConfig(exponent=exponent))
+    assert data.mixture_shares([8000, 1000, 1], settings) == pytest.approx(shares, abs=25)
+
+
+def test_rows_of_a_mixture_by_an_exponent():
+    settings = dataclasses.replace(config(), data=DataConfig(exponent=0.5))
+    order = data.training_order([900, 100], settings)  # 30 to 10
+    rows = np.array([order[place][0] for place in range(400)])
+    assert (rows < 900).sum() == 300
+
+
 def test_mixture_takes_each_place_once():
     shares = (3, 1, 7)
     mixture = data.Mixture(shares, [10**9] * 3)

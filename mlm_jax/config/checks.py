@@ -157,6 +157,7 @@ POSITIVE = (
     "optimizer.epsilon",
 )
 SHARES = {  # key -> is 1 allowed?
+    "data.exponent": True,
     "data.holdout": False,
     "mask.rate": True,
     "mask.max_rate": True,
@@ -231,6 +232,9 @@ def _check_data(config: Config) -> None:
         raise ConfigError("config.data.weights", data.weights, fix)
     if any(not (weight > 0 and math.isfinite(weight)) for weight in data.weights):
         raise ConfigError("config.data.weights", data.weights, "weights must be positive")
+    if data.weights and data.exponent != 1:
+        fix = "must be 1 where config.data.weights is set: they give the shares themselves"
+        raise ConfigError("config.data.exponent", data.exponent, fix)
     if data.collocation_longest > LONGEST_COLLOCATION:
         fix = f"must be at most {LONGEST_COLLOCATION}"
         raise ConfigError("config.data.collocation_longest", data.collocation_longest, fix)
