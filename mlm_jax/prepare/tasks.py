@@ -13,6 +13,7 @@ import numpy as np
 
 from mlm_jax.prepare import packing, pairs
 from mlm_jax.prepare.documents import encode_documents
+from mlm_jax.prepare.encoded import Part, equal_names, pieces
 from mlm_jax.prepare.phrases import Marker, read_phrases
 from mlm_jax.prepare.sources import Document, Fields, Unit, document_hash, documents
 from mlm_jax.records import FLAGS, Layout, write_json, write_shard
@@ -72,49 +73,6 @@ class EncodeTask:
     settings: Settings
     unit: Unit
     path: str  # of the result, without suffix
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The documents of one group in one unit's file: hashes u64, lengths i32, ids i32, flags u8, names as JSON."""
-
-    path: str
-    offset: int
-    documents: int
-    tokens: int
-    name_bytes: int
-
-    def index(self) -> tuple[np.ndarray, np.ndarray]:
-        """hashes u64[documents], lengths i32[documents]."""
-        with open(self.path, "rb") as handle:
-            handle.seek(self.offset)
-            hashes, lengths = handle.read(8 * self.documents), handle.read(4 * self.documents)
-            return np.frombuffer(hashes, "<u8"), np.frombuffer(lengths, "<i4")
-
-    def texts(self) -> tuple[np.ndarray, np.ndarray]:
-        """ids i32[tokens], flags u8[tokens], of which only what is used is read."""
-        ids = self.offset + 12 * self.documents
-        return (
-            np.memmap(self.path, "<i4", "r", ids, (self.tokens,)),
-            np.memmap(self.path, "u1", "r", ids + 4 * self.tokens, (self.tokens,)),
-        )
-
-    def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """hashes u64[documents], lengths i32[documents], ids i32[tokens], flags u8[tokens]."""
-        with open(self.path, "rb") as handle:
-            handle.seek(self.offset)
-            return (
-                np.frombuffer(handle.read(8 * self.documents), "<u8"),
-                np.frombuffer(handle.read(4 * self.documents), "<i4"),
-                np.frombuffer(handle.read(4 * self.tokens), "<i4"),
-                np.frombuffer(handle.read(self.tokens), "u1"),
-            )
-
-    def names(self) -> list[tuple[str, str]]:
-        """(id, file:line) of each document."""
-        with open(self.path, "rb") as handle:
-            handle.seek(self.offset + 12 * self.documents + 5 * self.tokens)
-            return [tuple(name) for name in json.loads(handle.read(self.name_bytes))]
 
 
 def encode_unit(task: EncodeTask) -> dict:
@@ -205,10 +163,25 @@ def _marker(path: str, tokenizer: str) -> Marker:
     return Marker(read_phrases(Path(path)), _tokenizer(tokenizer))
 
 
-def _read(part: Part, task: PackTask) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """What `part.read` gives, with the phrases marked in the flags."""
-    hashes, lengths, ids, flags = part.read()
-    return hashes, lengths, ids, _marker(task.phrases, task.tokenizer)(ids, flags) if task.phrases else flags
+class Counts:
+    """How often each value stands in bytes that come a few at a time."""
+
+    def __init__(self):
+        self._waiting, self._counts = bytearray(), np.zeros(256, np.int64)
+
+    def add(self, data: bytes) -> None:
+        self._waiting += data
+        if len(self._waiting) >= 1 << 20:
+            self._count()
+
+    def _count(self) -> None:
+        self._counts += np.bincount(np.frombuffer(self._waiting, np.uint8), minlength=256)
+        self._waiting = bytearray()
+
+    def having(self, bit: int) -> int:
+        """How many of the bytes have this bit."""
+        self._count()
+        return int(self._counts[np.arange(256) & bit > 0].sum())
 
 
 def pack_group(task: PackTask) -> dict:
@@ -218,49 +191,38 @@ def pack_group(task: PackTask) -> dict:
     the rows' bytes; unigrams: count of each id without CLS, SEP and padding; flags: how many tokens carry each. Where
     two documents have one id nothing is written: {"equal": [name, name]}.
     """
-    parts = zip(*(_read(part, task) for part in task.parts))
-    hashes, lengths, ids, flags = (np.concatenate(arrays) for arrays in parts)
-    order = np.argsort(hashes, kind="stable")
-    if equal := _equal(task.parts, hashes, order):
+    if equal := equal_names(task.parts):
         return {"equal": equal}
-    ends = np.cumsum(lengths, dtype=np.int64)
-    spans = [slice(ends[index] - lengths[index], ends[index]) for index in order]
-    ids = np.concatenate([ids[span] for span in spans])
-    flags = np.concatenate([flags[span] for span in spans])
     tokenizer = _tokenizer(task.tokenizer)
-    hashes, lengths = hashes[order], lengths[order]
-    plan = packing.plan(lengths, flags, task.layout, pairs=task.pairs != pairs.NONE)
-    paired = pairs.pair(task.pairs, plan.starts, plan.stops, ids, flags, lengths, hashes)
-    digest, bits = hashlib.blake2b(digest_size=16), bytearray()
+    counts, labels, digest = Counter(rows=0, segments=0, tokens=0), [0, 0], hashlib.blake2b(digest_size=16)
+    unigrams, flag_bytes = np.zeros(tokenizer.size, np.int64), Counts()
     at = task.layout.record.fields["flags"][1]
 
     def rows() -> Iterator[bytes]:
-        for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep, paired):
-            digest.update(row)
-            bits.extend(row[at : at + task.layout.row_length])
-            yield row
+        for piece in pieces(task.parts):
+            ids, flags = piece.ids, piece.flags
+            if task.phrases:
+                flags = _marker(task.phrases, task.tokenizer)(ids, flags)
+            plan = packing.plan(piece.lengths, flags, task.layout, pairs=task.pairs != pairs.NONE)
+            paired = pairs.pair(task.pairs, plan.starts, plan.stops, ids, flags, piece.lengths, piece.hashes)
+            for label in (0, 1):
+                labels[label] += int(np.count_nonzero(paired.labels == label))
+            counts.update(rows=plan.count, segments=len(plan.rows), tokens=len(ids) + 2 * len(plan.rows))
+            unigrams[:] += np.bincount(ids, minlength=tokenizer.size)
+            for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep, paired):
+                digest.update(row)
+                flag_bytes.add(row[at : at + task.layout.row_length])
+                yield row
 
     write_shard(Path(task.shard), rows())
-    unigrams = np.bincount(ids, minlength=tokenizer.size)
-    labels = [int(np.count_nonzero(paired.labels == label)) for label in (0, 1)]
     info = {
-        "rows": plan.count,
-        "segments": len(plan.rows),
+        **counts,
+        "tokens": counts["tokens"] + sum(labels),
         "labels": labels,
-        "tokens": len(ids) + 2 * len(plan.rows) + sum(labels),
         "unknown": int(unigrams[tokenizer.unk]),
         "hash": digest.hexdigest(),
         "unigrams": unigrams.tolist(),
-        "flags": {name: int(np.count_nonzero(np.frombuffer(bits, np.uint8) & bit)) for name, bit in FLAGS.items()},
+        "flags": {name: flag_bytes.having(bit) for name, bit in FLAGS.items()},
     }
     write_json(Path(task.info), info)
     return info
-
-
-def _equal(parts: tuple[Part, ...], hashes: np.ndarray, order: np.ndarray) -> list[tuple[str, str]]:
-    """The names of two documents with one hash; empty where all differ."""
-    found = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    if not len(found):
-        return []
-    names = [name for part in parts for name in part.names()]
-    return [names[order[found[0]]], names[order[found[0] + 1]]]
