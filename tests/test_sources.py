@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import struct
+from collections import Counter
 
 import fsspec
 import numpy as np
@@ -17,8 +18,8 @@ import zstandard
 from array_record.python.array_record_module import ArrayRecordReader
 from pyarrow import feather, parquet
 
-from mlm_jax.config import ConfigError
-from mlm_jax.prepare import sources
+from mlm_jax.config import Config, ConfigError, DataConfig, TokenizerConfig
+from mlm_jax.prepare import prepare, sources
 from mlm_jax.prepare.sources import remote
 
 FIELDS = sources.Fields("text", "id")
@@ -414,3 +415,82 @@ def test_a_damaged_shard_is_named(data_dir, tmp_path, monkeypatch):
     shard.write_bytes(shard.read_bytes()[:1000])
     with pytest.raises(ConfigError, match=r"little-train.*cannot be read: .*(end|damaged)"):
         read("tfds:little/en:train")
+
+
+# Records that are none
+
+NO_TEXT, NO_JSON, NO_UTF8, EMPTY = "no text in the field 'text'", "not valid JSON", "not UTF-8", "empty"
+BAD_TEXTS = {  # bytes of a text -> why it is none; "" where something stays of it
+    b"good words. And a sentence.": "",
+    b"a \xff byte": NO_UTF8,
+    b"\xed\xa0\x80 surrogate": NO_UTF8,
+    b"cut \xe2\x82": NO_UTF8,
+    b"NUL \x00 inside \x07\x1b": "",
+    b"\x00\x01\x02": EMPTY,
+    b"\xef\xbf\xbd\xe2\x80\x8b": EMPTY,
+    b"\xf3\xa0\x80\x81 tag \xef\xb7\x90": "",
+    "e\u0301".encode() * 300: "",
+    b"x" * 20_000: "",
+}
+BAD_LINES = {
+    b'{"text": "good words. And a sentence."}': "",
+    b'{"text": "cut': NO_JSON,
+    b'{"text": "raw \x01 control"}': NO_JSON,
+    b"\x00\x00\x00": NO_JSON,
+    b"[" * 100_000: NO_JSON,
+    b'{"a":' * 50_000: NO_JSON,
+    b'{"text": "good", "n": ' + b"9" * 5000 + b"}": NO_JSON,
+    b'{"text": "\xff"}': NO_UTF8,
+    b'{"text": "lone \\ud800 half"}': "",
+    b'{"text": "\\udfff\\ud800"}': EMPTY,
+    b'{"text": "a\\u0000b"}': "",
+    b'{"text": ""}': EMPTY,
+    b'{"text": " \\n\\t\\u200b"}': EMPTY,
+    b'{"text": null}': NO_TEXT,
+    b'{"text": {"text": "x"}}': NO_TEXT,
+    b'{"text": ["x"]}': NO_TEXT,
+    b'{"text": 1e999}': NO_TEXT,
+    b'{"body": "x"}': NO_TEXT,
+    b'"text"': NO_TEXT,
+    b"NaN": NO_TEXT,
+}
+
+
+def mangled(folder, kind: str, count: int) -> Counter:
+    """Writes so many records of a kind, among them one of 50 MB; returns how many are to be dropped and why."""
+    draw = random.Random(kind)
+    cases = BAD_LINES if kind == "jsonl" else BAD_TEXTS
+    if kind in ("parquet", "arrow"):
+        cases = {**cases, None: NO_TEXT, b"": EMPTY, b"y" * 200_000: ""}
+    small = [record for record in cases if len(record or b"") < 1000]
+    records = [*cases, *draw.choices(small, k=count - len(cases))]
+    draw.shuffle(records)
+    dropped = Counter(cases[record] for record in records)
+    long = b"long" * 12_500_000
+    if kind in ("parquet", "arrow"):
+        column = pyarrow.array([*records, long], pyarrow.binary()).view(pyarrow.string())
+        write_columns(folder / f"a.{kind}", pyarrow.table({"text": column}), 999)
+        write_columns(folder / f"none.{kind}", pyarrow.table({"text": pyarrow.nulls(10)}), 999)
+        dropped[NO_TEXT] += 10
+    else:
+        between = b"\n" if kind == "jsonl" else b"\n\n"
+        records.insert(count // 2, long)
+        (folder / f"a.{kind}.gz").write_bytes(gzip.compress(between.join(records), 1))
+    return dropped + Counter({"longer than 16 MiB": 1})
+
+
+def test_ten_thousand_mangled_records_cost_themselves(tmp_path):
+    expected = {}
+    for kind in ("txt", "jsonl", "parquet", "arrow"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        expected[folder] = mangled(folder, kind, 2500)
+    config = Config(
+        row_length=64,
+        data=DataConfig(sources=tuple(map(str, expected)), workers=1, pack_groups=2),
+        tokenizer=TokenizerConfig(vocab_size=60, sample_bytes=50_000),
+    )
+    manifest = prepare(config, tmp_path / "rows", progress=False)
+    for corpus, dropped in zip(manifest["corpora"], expected.values(), strict=True):
+        kept = dropped.pop("")
+        assert corpus["counts"]["dropped"] == dropped and corpus["counts"]["kept"] == kept
