@@ -1,13 +1,16 @@
 """Where text comes from: formats, compression, remote files, records that are none."""
 
 import bz2
+import functools
 import gzip
+import http.server
 import json
 import lzma
 import random
 import re
 import shutil
 import struct
+import threading
 from collections import Counter
 
 import fsspec
@@ -250,6 +253,34 @@ SOURCES = {
     "b/*/c*": ["sub/c.jsonl.gz"],
     "b/sub/d.bin": ["d.bin"],
 }
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The address under which the files of a folder are served."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *said):
+            pass
+
+    handler = functools.partial(Quiet, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_files_of_a_server(tmp_path, server):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "sub/b.txt.gz").write_bytes(gzip.compress(b"b"))
+    (tmp_path / "c.jsonl").write_text('{"text": "c"}')
+    (found,) = read(f"{server}/c.jsonl?download=1")
+    assert (found.id, found.text, found.place) == ("c.jsonl:1", "c", f"{server}/c.jsonl?download=1:1")
+    assert texts(f"{server}/") == ["a", "c", "b"]
+    assert texts(f"{server}/sub/*.gz") == ["b"]
+    with pytest.raises(ConfigError, match="no such file"):
+        read(f"{server}/none.txt")
 
 
 def test_remote_columns(store):

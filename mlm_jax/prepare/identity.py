@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from mlm_jax.config import Config, ConfigError
@@ -84,7 +83,7 @@ def changes(config: Config, manifest: dict) -> list[str]:
         if source == pydoc.NAME:
             continue
         try:
-            sizes = [os.path.getsize(file.path) for file in sources.find_files(source)]
+            sizes = [file.size for file in sources.find_files(source)]
         except (ConfigError, OSError):
             found.append(f"{source} is gone")
             continue

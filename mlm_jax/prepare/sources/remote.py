@@ -38,18 +38,24 @@ def find(source: str) -> tuple[list[tuple[str, str, Facts]], bool]:
         if GLOB.search(path):
             folder, found = False, system.glob(path, detail=True)
             root = GLOB.split(path, maxsplit=1)[0].rpartition("/")[0]
-        elif system.exists(path) and system.info(path)["type"] == "file" and not path.endswith("/"):
-            folder, found, root = False, {path: system.info(path)}, path.rpartition("/")[0]
+        elif not path.endswith("/") and (info := system.info(path))["type"] == "file":
+            folder, found, root = False, {path: info}, path.rpartition("/")[0]
         else:
             folder, found, root = True, system.find(path, detail=True), path.rstrip("/")
         files = [info for info in found.values() if info["type"] == "file"]
         known = [info if _facts(info).version and info.get("size") else system.info(info["name"]) for info in files]
-        named = [(system.unstrip_protocol(info["name"]), info["name"].removeprefix(root).lstrip("/")) for info in files]
+        named = [(system.unstrip_protocol(info["name"]), _name(info["name"], root)) for info in files]
     except FileNotFoundError:
         return [], False
     except Exception as error:  # each store has its own
         raise RemoteError(f"cannot be read: {_said(error)}") from None
     return [(address, name, _facts(info)) for (address, name), info in zip(named, known)], folder
+
+
+def _name(path: str, root: str) -> str:
+    """What a file is called below `root`, without the query of an address."""
+    name = path.removeprefix(root).lstrip("/")
+    return name.partition("?")[0] if path.startswith(("http://", "https://")) else name
 
 
 def _facts(info: dict[str, Any]) -> Facts:
