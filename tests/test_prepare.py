@@ -470,7 +470,7 @@ def test_collocations_are_counted_in_the_training_documents(corpus, reference):
     phrases = read_phrases(reference / about["file"])
     assert len(phrases) == about["kept"] == 40 and min(phrase.count for phrase in phrases) >= 2
     texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
-    held_out = tasks.Settings(str(corpus), "text", "", 0.1, (3, 1), "")
+    held_out = tasks.Settings(str(corpus), sources.Fields(), 0.1, (3, 1), "")
     trained = " \n ".join(text for i, text in enumerate(texts, 1) if not held_out.split(f"corpus.jsonl:{i}"))
     phrase = phrases[0]
     assert len(re.findall(rf"(?=[ \n]{re.escape(phrase.text)}[ .?!\n])", f" {trained} ")) == phrase.count
