@@ -61,7 +61,10 @@ def encode(job: Job, corpus: Corpus) -> None:
 
 def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iterator[dict]:
     """What `encode_unit` said of each unit."""
-    tasks = (EncodeTask(settings, unit, str(folder / f"{unit.number:06d}")) for unit in sources.units(corpus.files, settings.fields))
+    tasks = (
+        EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"))
+        for unit in sources.units(corpus.files, settings.fields)
+    )
     return job.workers.map(_encode_once, tasks)
 
 
