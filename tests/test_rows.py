@@ -189,8 +189,7 @@ def test_rows_of_pairs_are_full_and_nothing_is_lost(corpus, row_length, kind):
             assert (second[0] == first[-1] + 1) == (label == 0)
             assert (document[first[0] - 10] != document[second[0] - 10]) == (label == 1)
     labels = Counter(label for _, _, label in texts)
-    coins = (labels[0] + labels[1]) / 2
-    assert labels[1] == 0 if kind == "order" else abs(labels[1] / 2 - coins / 2) < 2 * np.sqrt(coins)
+    assert labels[1] == 0 if kind == "order" else abs(labels[1] - labels[0]) <= 2  # both of a couple have the same
     of_many = row_length == 512 or corpus in ("short", "mixed")
     assert labels[-1] < (0.45 if of_many else 0.85) * len(texts)
 
@@ -216,7 +215,7 @@ def test_half_of_what_could_follow_is_random_and_of_another_document():
     made = pairs.pair("next", plan.starts, plan.stops, ids, flags, lengths, hashes)
     labels, document = made.labels, np.repeat(np.arange(len(lengths)), lengths)
     assert len(labels) >= 10_000 and (labels >= 0).mean() > 0.99
-    assert (labels == 1).sum() / (labels >= 0).sum() == pytest.approx(0.5, abs=0.02)
+    assert abs((labels == 1).sum() / (labels >= 0).sum() - 0.5) < 0.001
     follows, random = labels == 0, labels == 1
     np.testing.assert_array_equal(made.seconds[follows], made.cuts[follows])
     assert (document[plan.starts[follows]] == document[made.seconds[follows]]).all()
@@ -285,7 +284,7 @@ def test_neither_lengths_nor_places_tell_the_label():
     worse = features.copy()
     worse[labels == 1, 1] = draw.permutation(worse[labels == 1, 1]) + 2
     assert balanced_accuracy(worse[order], labels[order]) > 0.5 + 4 * error
-    # both labels have the same second lengths, each as often up to the toss of a coin
+    # both labels have the same second lengths, each as often up to chance
     for size, count in Counter(features[:, 1]).items():
         random = ((features[:, 1] == size) & (labels == 1)).sum()
         assert abs(random - count / 2) <= 5 * np.sqrt(count) and random % 2 == 0

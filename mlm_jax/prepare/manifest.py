@@ -24,7 +24,7 @@ from mlm_jax.records import FLAGS, Layout
 from mlm_jax.tokenizer import Tokenizer
 
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
-MANY = 0.8  # share of segments that should be pairs, where pairs are asked for
+MANY = 0.4  # share of segments that should be pairs, where pairs are asked for
 FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
 UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNPAIRED = (

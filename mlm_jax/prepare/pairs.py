@@ -10,9 +10,9 @@ drawn again where the one that was drawn adds to what there is too much of, amon
 in about the same proportion; what is still too much stays single texts.
 
 `next` (as in BERT, Devlin et al. 2019): segments of different documents whose second parts have the same number of
-tokens are coupled, and a coin is tossed for each couple: either both parts stay, or the two exchange their second
-parts. So every token stands in the rows once, no second part begins a document, and neither the lengths nor the places
-in the rows tell anything of the label, since they were fixed before the coin was tossed. A segment that finds no
+tokens are coupled, and the couples of one half, which is drawn, exchange their second parts. So every token stands in
+the rows once, no second part begins a document, and neither the lengths nor the places in the rows tell anything of the
+label, since they were fixed before it was drawn. A segment that finds no
 partner stays a single text. Segments whose first or second parts have the same tokens are no couple: in text that
 stands twice, what is called random might follow.
 """
@@ -83,12 +83,21 @@ def pair(
     for most in (1, MOST_CUTS):
         matching.couple(members, [cuts[:most] for cuts in choices])
     seconds = stops.copy()
-    for i, at_i, j, at_j in matching.couples:
+    couples = np.array(matching.couples, np.int64).reshape(-1, 4)
+    for (i, at_i, j, at_j), exchange in zip(couples.tolist(), _half(keys[couples[:, 0]] ^ keys[couples[:, 2]])):
         cuts[i], cuts[j] = at_i, at_j
-        exchanged = mix(keys[[i]] ^ keys[[j]])[0] >> np.uint64(63)
-        labels[[i, j]] = RANDOM if exchanged else FOLLOWS
-        seconds[i], seconds[j] = (at_j, at_i) if exchanged else (at_i, at_j)
+        labels[[i, j]] = RANDOM if exchange else FOLLOWS
+        seconds[i], seconds[j] = (at_j, at_i) if exchange else (at_i, at_j)
     return Pairs(cuts, seconds, labels)
+
+
+def _half(keys: np.ndarray) -> np.ndarray:
+    """Which half of n couples is drawn, bool[n]; of an odd number it may be one more or less. keys: u64[n]."""
+    draws = mix(keys)
+    order = np.argsort(draws, kind="stable")
+    drawn = np.zeros(len(keys), bool)
+    drawn[order[: (len(keys) + int(draws.sum() & np.uint64(1))) // 2]] = True
+    return drawn
 
 
 def _choices(sentences: np.ndarray, drawn: int, key: np.ndarray) -> list[int]:
