@@ -11,7 +11,7 @@ from mlm_jax.prepare.job import Corpus
 from mlm_jax.records import FORMAT
 from mlm_jax.tokenizer import Tokenizer
 
-VERSION = 2  # of how rows are made: another one makes other rows of the same inputs
+VERSION = 3  # of how rows are made: another one makes other rows of the same inputs
 
 
 def find_corpus(number: int, source: str) -> Corpus:
