@@ -32,8 +32,9 @@ from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import SENTENCE_START, WORD_START, Layout
 from mlm_jax.text import clean, split_words
-from mlm_jax.tokenizer import GRID, Tokenizer, export, hub
+from mlm_jax.tokenizer import GRID, Tokenizer, export, hub, pieces
 
+WORD_PIECES = ["ho", "##me", "天", *LETTERS, *(f"##{char}" for char in LETTERS), *".,!?'()_-", *"0123456789"]
 MERGES = ["h o", "ho m", "hom e", "l a", "n d", "la nd", "Ġ s", "Ġs e", "Ġse c", "u r", "i t", "it y"]
 
 
@@ -146,6 +147,51 @@ def test_a_batch_equals_its_texts(tmp_path, monkeypatch):
         np.testing.assert_array_equal(whole.word_starts, np.concatenate([one.word_starts for one in each]))
         empty, none = tokenizer.encode_batch([])
         assert empty.ids.dtype == np.int32 and not len(empty.word_starts) and not len(none)
+
+
+def lowered(content: dict) -> None:
+    content["normalizer"] = {"type": "Lowercase"}
+
+
+def composed(content: dict) -> None:
+    content["normalizer"] = {"type": "NFC"}
+    content["pre_tokenizer"]["add_prefix_space"] = True
+
+
+@pytest.mark.parametrize(
+    "make, by_words",
+    [
+        (lambda folder: word_pieces(folder, WORD_PIECES), True),
+        (lambda folder: word_pieces(folder, WORD_PIECES, do_lower_case=True), True),
+        (lambda folder: word_pieces(folder, WORD_PIECES, tokenize_chinese_chars=False, strip_accents=True), True),
+        (lambda folder: byte_pairs(folder, MERGES), True),
+        (lambda folder: byte_pairs(folder, MERGES, composed), True),
+        (lambda folder: byte_pairs(folder, MERGES, lowered), False),  # of lower-casing it is not known
+        (lambda folder: unigram(folder, ["▁", *LETTERS]), False),
+    ],
+)
+def test_words_encoded_once_give_what_the_library_gives_for_the_text(tmp_path, monkeypatch, make, by_words):
+    tokenizer = make(tmp_path)
+    backend = tokenizer._backend
+    assert (backend._words is not None) == by_words
+    monkeypatch.setattr(pieces, "ROOM", 2000)  # so that words are forgotten, and met again
+    texts = [clean(text) for seed in range(6) for text in [*NASTY, prose(seed, 900), prose(seed, 100)]]
+    for text in [*texts, " ".join(text.strip() for text in texts)]:
+        encoding, lengths = tokenizer.encode_batch([text])
+        whole = backend._plain.encode(text, add_special_tokens=False)
+        starts, places = hub.find_words([text], lengths, *np.array(whole.offsets, np.int64).reshape(-1, 2).T)
+        assert encoding.ids.tolist() == whole.ids and lengths.tolist() == [len(whole.ids)]
+        assert np.array_equal(encoding.word_starts, starts) and np.array_equal(encoding.places, places)
+
+
+def test_an_added_word_keeps_text_whole(tmp_path):
+    def add(content: dict) -> None:
+        added = content["added_tokens"][0] | {"id": 261, "content": "new york", "special": False}
+        content["added_tokens"].append(added)
+
+    tokenizer = byte_pairs(tmp_path, [], add)
+    assert tokenizer._backend._words is None
+    assert 261 in tokenizer.encode("in new york now").ids
 
 
 def test_the_library_gets_its_threads_back(tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ def encode_unit(task: EncodeTask) -> dict:
         "tokens": len(ids),
         "parts": parts,
     }
-    write_json(Path(f"{task.path}.json"), info)
+    write_json(Path(f"{task.path}.json"), info, indent=None)
     return info
 
 
@@ -224,5 +224,5 @@ def pack_group(task: PackTask) -> dict:
         "unigrams": unigrams.tolist(),
         "flags": {name: flag_bytes.having(bit) for name, bit in FLAGS.items()},
     }
-    write_json(Path(task.info), info)
+    write_json(Path(task.info), info, indent=None)
     return info

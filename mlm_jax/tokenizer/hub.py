@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from mlm_jax.config import ConfigError
 from mlm_jax.text import is_ideograph
+from mlm_jax.tokenizer.pieces import WordCache
 from mlm_jax.tokenizer.spm import NAMES, SPACE
 from mlm_jax.tokenizer.words import Encoding, find_words
 
@@ -56,7 +57,9 @@ class Hub:
         real = {i for token, i in self.vocab.items() if token and not UNUSED.fullmatch(token)}
         self.special = np.array(sorted(special), np.int32)
         self.ordinary = np.array(sorted(real - special), np.int32)
-        self._plain = load(self._hidden(special))
+        hidden = self._hidden(special)
+        self._plain = load(hidden)
+        self._words = WordCache(self._encode) if _cuts_at_spaces(hidden) else None
         self.shown = _shown(content, self.pieces, self._plain)
         ideographs = {char for char in set().union(*self.shown) if is_ideograph(char)}
         self.ideographs = np.array([not ideographs.isdisjoint(piece) for piece in self.shown])
@@ -89,17 +92,25 @@ class Hub:
 
     def encode(self, texts: list[str], threads: int = 1) -> tuple[Encoding, np.ndarray]:
         """Ids and word starts of cleaned texts one after another, and how many ids each has, i64[texts]."""
-        lengths, ids, spans = [], [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        parts = [(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        for batch in _batches(texts):
+            if self._words and not any("  " in text for text in batch):
+                values, begin, lengths = self._words(batch)
+            else:
+                (values, lengths), begin = self._encode(batch, threads), 0
+            starts, places = find_words(batch, lengths, begin + values[:, 1], begin + values[:, 2])
+            parts.append((values[:, 0], starts, places, lengths))
+        ids, starts, places, lengths = map(np.concatenate, zip(*parts))
+        return Encoding(ids, starts, places), lengths
+
+    def _encode(self, texts: list[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The library's own results: id, first character and end of each token, i32[n,3]; tokens, i64[texts]."""
         with parallel(threads > 1):
-            for batch in _batches(texts):
-                found = self._plain.encode_batch(batch, add_special_tokens=False)
-                lengths += map(len, found)
-                ids.append(np.fromiter(itertools.chain.from_iterable(each.ids for each in found), np.int32))
-                pairs = itertools.chain.from_iterable(each.offsets for each in found)
-                spans.append(np.fromiter(itertools.chain.from_iterable(pairs), np.int64))
-        each, ends = np.array(lengths, np.int64), np.concatenate(spans).reshape(-1, 2)
-        starts, places = find_words(texts, each, ends[:, 0], ends[:, 1])
-        return Encoding(np.concatenate(ids), starts, places), each
+            found = self._plain.encode_batch(texts, add_special_tokens=False)
+        ids = np.fromiter(itertools.chain.from_iterable(each.ids for each in found), np.int32)
+        pairs = itertools.chain.from_iterable(each.offsets for each in found)
+        spans = np.fromiter(itertools.chain.from_iterable(pairs), np.int32)
+        return np.column_stack([ids, spans.reshape(-1, 2)]), np.fromiter(map(len, found), np.int64, len(found))
 
     def around(self, parts: Sequence[str]) -> list[int]:
         """See `Tokenizer.encode_around`; parts: cleaned."""
@@ -119,6 +130,20 @@ class Hub:
         gone = set(self.special.tolist()) - {self.roles["unk"]}
         text = self._plain.decode([i for i in ids if i not in gone], skip_special_tokens=False)
         return text.replace(HIDDEN, "")
+
+
+def _cuts_at_spaces(content: dict) -> bool:
+    """Whether a text's tokens are those of its words, each with the space before it: known of BERT's and GPT-2's way.
+
+    An added token that text can reach may hold a space, or take one.
+    """
+    if any(not token["content"].startswith(HIDDEN) for token in content["added_tokens"]):
+        return False
+    kind, cuts, changes = content["model"]["type"], content["pre_tokenizer"] or {}, content["normalizer"] or {}
+    if kind == "WordPiece":
+        return cuts.get("type") == "BertPreTokenizer" and changes.get("type", "BertNormalizer") == "BertNormalizer"
+    bytewise = kind == "BPE" and cuts.get("type") == "ByteLevel" and cuts["use_regex"]
+    return bytewise and not content["model"]["dropout"] and changes.get("type", "NFC") == "NFC"
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:

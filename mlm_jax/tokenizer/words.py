@@ -32,8 +32,9 @@ def _kinds_of(codes: np.ndarray) -> np.ndarray:
 
 
 def _last(where: np.ndarray) -> np.ndarray:
-    """The nearest place at or before each one that is True, i64[n]; -1 where there is none."""
-    return np.maximum.accumulate(np.where(where, np.arange(len(where)), -1)) if len(where) else np.zeros(0, np.int64)
+    """The nearest place at or before each one that is True, i32[n]; -1 where there is none."""
+    places = np.where(where, np.arange(len(where), dtype=np.int32), np.int32(-1))
+    return np.maximum.accumulate(places) if len(where) else places
 
 
 def begins(kind: np.ndarray) -> np.ndarray:
