@@ -50,6 +50,7 @@ def summary(manifest: dict, folder: Path) -> str:
     lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
     for corpus in manifest["corpora"]:
         lines += _corpus_lines(corpus, manifest["row_length"], manifest["pairs"])
+    lines += _dropped_lines(manifest)
     if manifest["collocations"]:
         lines += _collocation_lines(manifest, folder)
     lines.append("words (what is masked whole, in brackets):")
@@ -82,6 +83,29 @@ def _corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:
             labels = "all in order" if kind == "order" else f"{follow:,} follow, {random:,} are random"
             lines.append(f"  {name} {pairs:,} pairs, {share}: {labels}")
     return lines
+
+
+def _dropped_lines(manifest: dict) -> list[str]:
+    """The first of those documents that stand twice, or hold text of evaluations."""
+    lines = []
+    if about := manifest["duplicates"]:
+        lines.append(
+            f"duplicates {about['dropped']:,} dropped, {about['across_splits']:,} of them from the other split"
+        )
+        for example in about["examples"]:
+            lines.append(f"  {example['reason']} {_name(example['dropped'])}, of {_name(example['kept'])}")
+    if about := manifest["contamination"]:
+        action = {"drop": "dropped", "report": "kept"}[about["action"]]
+        lines.append(
+            f"contamination {about['documents']:,} documents with text of evaluations, {action}; {about['ngrams']:,} "
+            f"n-grams of {about['words']} words from {about['texts']:,} texts, {about['short']:,} of them too short"
+        )
+        lines += [f"  {_name(example)}: {example['words']}" for example in about["examples"]]
+    return lines
+
+
+def _name(document: dict) -> str:
+    return f"{document['source']} {document['document']}"
 
 
 def _collocation_lines(manifest: dict, folder: Path) -> list[str]:

@@ -95,6 +95,8 @@ def _is(value: object, hint: object) -> bool:
 
 CHOICES = {
     "data.pairs": ("none", "next", "order"),
+    "data.duplicates": ("keep", "exact", "near"),
+    "data.contamination_action": ("drop", "report"),
     "mask.schedule": ("constant", "linear", "cosine", "step", "parts", "loss", "adaptive"),
     "mask.unit": ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical"),
     "mask.priority": ("uniform", "frequency", "importance"),
@@ -120,6 +122,12 @@ AT_LEAST = {
     "data.collocation_longest": 2,
     "data.collocation_count": 1,
     "data.collocation_tokens": 1000,
+    "data.filter.min_characters": 0,
+    "data.filter.min_words": 0,
+    "data.filter.max_word_characters": 0,
+    "data.filter.max_symbols": 0.0,
+    "data.duplicate_similarity": 0.5,
+    "data.contamination_words": 1,
     "data.workers": 0,
     "tokenizer.vocab_size": 16,
     "tokenizer.sample_bytes": 1000,
@@ -159,6 +167,11 @@ POSITIVE = (
 SHARES = {  # key -> is 1 allowed?
     "data.exponent": True,
     "data.holdout": False,
+    "data.filter.min_letters": True,
+    "data.filter.max_repeated_lines": True,
+    "data.filter.max_repeated_text": True,
+    "data.filter.max_repeated_ngrams": True,
+    "data.duplicate_similarity": True,
     "mask.rate": True,
     "mask.max_rate": True,
     "mask.end_rate": True,

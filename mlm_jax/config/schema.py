@@ -23,6 +23,23 @@ class SaveError(RunError):
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class FilterConfig:
+    """Which documents are dropped for what they look like (`prepare/quality.py`); as it stands, none.
+
+    Words are runs of letters and digits, and single characters where no white space stands between words.
+    """
+
+    min_characters: int = 0  # without white space
+    min_words: int = 0  # Gopher: 50
+    max_word_characters: int = 0  # longest run without white space, such as 1000; 0: any
+    min_letters: float = 0.0  # share of letters among the characters other than white space
+    max_symbols: float = 0.0  # hash signs, bullets and ellipses for each word, Gopher: 0.1; 0: any number
+    max_repeated_lines: float = 1.0  # share of the lines that stand further up already, Gopher: 0.3
+    max_repeated_text: float = 1.0  # share of the characters in such lines, Gopher: 0.2
+    max_repeated_ngrams: float = 1.0  # share of the words in 5-grams that stand further up already, Gopher: 0.15
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class DataConfig:
     """Where the text comes from and how it becomes rows."""
 
@@ -49,6 +66,16 @@ class DataConfig:
     collocation_longest: int = 5  # most words of an n-gram, at least 2
     collocation_count: int = 10  # how often an n-gram must occur in the text that is counted
     collocation_tokens: int = 20_000_000  # text that is counted, whole documents; bounds memory: 1 GB
+    filter: FilterConfig = dataclasses.field(default_factory=FilterConfig)
+    # of documents with one text one stays, over all sources and both splits: keep (all of them) | exact (the cleaned
+    # text is the same) | near (it is the same, or has by estimate nearly the same shingles of 5 words)
+    duplicates: str = "keep"
+    duplicate_similarity: float = 0.8  # duplicates=near: least Jaccard similarity of the shingles, at least 0.5
+    contamination: tuple[
+        str, ...
+    ] = ()  # files with texts of evaluations, as in sources; none of them may be in the rows
+    contamination_words: int = 13  # length of the n-gram that gives a document away
+    contamination_action: str = "drop"  # drop | report (such documents are counted and stay)
     workers: int = 0  # processes that prepare; 0: one per core. Changes nothing in the rows
 
 

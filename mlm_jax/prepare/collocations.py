@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mlm_jax.prepare.phrases import BLOCK, Lookup, Phrase, Traits, Words, extend, pieces, without_space, words_of
+from mlm_jax.prepare.hashing import Lookup, extend
+from mlm_jax.prepare.phrases import BLOCK, Phrase, Traits, Words, pieces, without_space, words_of
 from mlm_jax.prepare.tasks import Part
 from mlm_jax.records import WORD_START
 from mlm_jax.tokenizer import Tokenizer
@@ -30,9 +31,10 @@ def sample(parts: list[Part], most_tokens: int) -> Iterator[tuple[int, np.ndarra
     hashes = np.concatenate([hashes for hashes, _ in indices])
     lengths = np.concatenate([lengths for _, lengths in indices]).astype(np.int64)
     order = np.argsort(hashes, kind="stable")
-    before = np.cumsum(lengths[order]) - lengths[order]
+    wanted = lengths * np.concatenate([part.stays() for part in parts])
+    before = np.cumsum(wanted[order]) - wanted[order]
     taken = np.zeros(len(order), np.int64)  # tokens of each document
-    taken[order] = np.clip(most_tokens - before, 0, lengths[order])
+    taken[order] = np.clip(most_tokens - before, 0, wanted[order])
     firsts = np.cumsum([0, *(len(of_part) for _, of_part in indices)])
     for part, first in zip(parts, firsts):
         of_part, in_part = taken[first : first + part.documents], lengths[first : first + part.documents]

@@ -22,6 +22,12 @@ class Part:
     documents: int
     tokens: int
     name_bytes: int
+    dropped: str = ""  # path of the hashes, u64, of those documents that are left out after all; or nothing
+
+    def stays(self) -> np.ndarray:
+        """Which documents are not left out, bool[documents]. The others stand in all that the part gives."""
+        hashes, _ = self.index()
+        return ~np.isin(hashes, np.load(self.dropped)) if self.dropped else np.ones(len(hashes), bool)
 
     def index(self) -> tuple[np.ndarray, np.ndarray]:
         """hashes u64[documents], lengths i32[documents]."""
@@ -78,10 +84,10 @@ def equal_names(parts: Sequence[Part]) -> list[tuple[str, str]]:
 
 
 def pieces(parts: Sequence[Part]) -> Iterator[Piece]:
-    """The documents of a group in the order of their hashes; where a piece ends depends on the documents alone."""
-    indices = [part.index() for part in parts]
-    hashes = np.concatenate([hashes for hashes, _ in indices])
-    lengths = np.concatenate([lengths for _, lengths in indices])
+    """The documents of a group that stay, by hash; where a piece ends depends on these documents alone."""
+    indices, stays = [part.index() for part in parts], [part.stays() for part in parts]
+    hashes = np.concatenate([hashes[stay] for (hashes, _), stay in zip(indices, stays)])
+    lengths = np.concatenate([lengths[stay] for (_, lengths), stay in zip(indices, stays)])
     order = np.argsort(hashes, kind="stable")
     before = np.cumsum(lengths[order], dtype=np.int64) - lengths[order]
     firsts = np.flatnonzero(np.diff(before // PIECE_TOKENS, prepend=-1))  # the first document of each piece
@@ -92,11 +98,22 @@ def pieces(parts: Sequence[Part]) -> Iterator[Piece]:
     del hashes, lengths, order, before
     for number in range(len(firsts)):
         runs = []
-        for part, (of_hashes, of_lengths), cut, end in zip(parts, indices, cuts, ends):
-            first, stop = cut[number], cut[number + 1]
-            if first < stop:
-                runs.append((of_hashes[first:stop], of_lengths[first:stop], *part.run(int(end[first]), int(end[stop]))))
+        for part, (of_hashes, of_lengths), stay, cut, end in zip(parts, indices, stays, cuts, ends):
+            run = slice(cut[number], cut[number + 1])
+            if stay[run].any():
+                ids, flags = part.run(int(end[run.start]), int(end[run.stop]))
+                runs.append(_staying(of_hashes[run], of_lengths[run], ids, flags, stay[run]))
         yield _sorted(*(np.concatenate(arrays) for arrays in zip(*runs)))
+
+
+def _staying(
+    hashes: np.ndarray, lengths: np.ndarray, ids: np.ndarray, flags: np.ndarray, stays: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same without the documents that are left out."""
+    if stays.all():
+        return hashes, lengths, ids, flags
+    tokens = np.repeat(stays, lengths)
+    return hashes[stays], lengths[stays], ids[tokens], flags[tokens]
 
 
 def _sorted(hashes: np.ndarray, lengths: np.ndarray, ids: np.ndarray, flags: np.ndarray) -> Piece:

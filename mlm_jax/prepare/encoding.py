@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.contamination import EXAMPLES
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.progress import Stage
 from mlm_jax.prepare.tasks import EncodeTask, Part, Settings, encode_unit
@@ -37,6 +38,7 @@ def encode(job: Job, corpus: Corpus) -> None:
     done = folder.with_suffix(".json")  # how many units there are, once all are encoded
     total = sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
+    contaminated, examples = 0, []
     infos = _found(folder, done)
     if infos is not None:
         job.say(f"encode {corpus.source}: found in {folder}")
@@ -46,17 +48,22 @@ def encode(job: Job, corpus: Corpus) -> None:
             counts.update({key: info[key] for key in counts})
             dropped.update(info["dropped"])
             first_problem = first_problem or info["first_problem"]
+            contaminated += info["contaminated"]
+            examples = [*examples, *info["examples"]][:EXAMPLES]
             for split, group, *place in info["parts"]:
                 corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
             stage.add(info["bytes"], info["read"], info["stored"])
     write_json(done, {"units": number + 1})
     kept = counts["read"] - dropped.total()
     corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
+    named = [{"document": document, "words": words} for document, words in examples]
+    corpus.contaminated = {"documents": contaminated, "examples": named}
     if not kept and first_problem:
         place, problem = first_problem
         raise ConfigError(sources.KEY, place, f"{problem}; and so in all {counts['read']} records of {corpus.source}")
     if not kept:
-        raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents, all empty)")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in corpus.counts["dropped"].items()) or "none"
+        raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents; dropped: {reasons})")
 
 
 def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iterator[dict]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from mlm_jax.config import Config, ConfigError
-from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare import contamination, pydoc, sources
 from mlm_jax.prepare.job import Corpus
 from mlm_jax.records import FORMAT
 from mlm_jax.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ def find_corpus(number: int, source: str) -> Corpus:
 
 
 # options that say how encoded documents become rows: with other ones, the same documents are packed again
-PACKING = ("row_length", "max_segments", "pairs", "collocations")
+PACKING = ("row_length", "max_segments", "pairs", "collocations", "duplicate_similarity")
 
 
 def options_of(config: Config) -> dict[str, object]:
@@ -47,6 +47,15 @@ def options_of(config: Config) -> dict[str, object]:
             "count": data.collocation_count,
             "tokens": data.collocation_tokens,
         },
+        "filter": dataclasses.asdict(data.filter),
+        "duplicates": data.duplicates,
+        **({"duplicate_similarity": data.duplicate_similarity} if data.duplicates == "near" else {}),
+        "contamination": list(data.contamination)
+        and {
+            "files": list(data.contamination),
+            "words": data.contamination_words,
+            "action": data.contamination_action,
+        },
         "tokenizer": dataclasses.asdict(config.tokenizer),
         "terms": _hash_of_terms(config.tokenizer.terms),
     }
@@ -62,6 +71,7 @@ def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
         "version": [FORMAT, VERSION],
         "options": {**options, "tokenizer": tokenizer},
         "inputs": [corpus.identity for corpus in corpora],
+        "contamination": sources.identify(contamination.find_files(config.data.contamination)),
     }
     return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
 

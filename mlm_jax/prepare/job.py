@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlm_jax.config import Config
 from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.screening import Screening
 from mlm_jax.prepare.tasks import Part, Settings
 from mlm_jax.prepare.workers import Workers
 
@@ -20,6 +21,7 @@ class Corpus:
     files: list[sources.File]
     identity: dict[str, object]
     counts: dict[str, object] = dataclasses.field(default_factory=dict)  # of the manifest
+    contaminated: dict[str, object] = dataclasses.field(default_factory=dict)  # how many, and the first ones
     parts: dict[tuple[int, int], list[Part]] = dataclasses.field(default_factory=dict)  # by (split, group)
 
 
@@ -43,6 +45,11 @@ class Job:
     def tokenizer(self) -> Path:
         return self.encoded / "tokenizer"
 
+    @property
+    def contamination(self) -> Path:
+        """The n-grams of evaluations."""
+        return self.encoded / "contamination.npy"
+
     def settings(self, corpus: Corpus) -> Settings:
         data = self.config.data
         embedded = corpus.source == pydoc.NAME
@@ -53,6 +60,7 @@ class Job:
             # a held-out group is about as large as one of the others
             groups=(data.pack_groups, max(1, math.ceil(data.pack_groups * data.holdout))),
             tokenizer=str(self.tokenizer),
+            screening=Screening.of(data, str(self.contamination) if data.contamination else ""),
         )
 
     def say(self, line: str) -> None:

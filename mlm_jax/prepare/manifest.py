@@ -6,9 +6,11 @@ the tokenizer's hash, special ids and training; per corpus what was read, kept, 
 segments, pairs by their labels 0 and 1, tokens (CLS and SEP included), unknown tokens and the hash of each shard's
 rows; `pairs`, what is paired (none, next, order: see there); `unigrams`, how often each id stands in the training rows
 (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin a word, a sentence, a
-paragraph, and how many words continue a phrase; `collocations`, the list's hash, how much text was counted for it, and
-what came of each length, or nothing; `notes` for the user. With `data.collocations` the list lies there too,
-`collocations.tsv`.
+paragraph, and how many words continue a phrase; `contamination`, what was looked for, how many documents held some of
+it, and the first ones; `duplicates`, how many were dropped, how many of them stood in another split than the document
+that stays for them, and the first pairs; `collocations`, the list's hash, how much text was counted for it, and what
+came of each length (nothing in one of these three that was not asked for); `notes` for the user. With
+`data.collocations` the list lies there too, `collocations.tsv`.
 """
 
 from collections import Counter
@@ -38,9 +40,16 @@ UNSEGMENTED = (
 
 
 def describe(
-    job: Job, layout: Layout, tokenizer: Tokenizer, training: dict, collocations: dict, shards: dict
+    job: Job,
+    layout: Layout,
+    tokenizer: Tokenizer,
+    training: dict,
+    contamination: dict,
+    duplicates: dict,
+    collocations: dict,
+    shards: dict,
 ) -> dict[str, object]:
-    """The manifest but for fingerprint and options. training, collocations: what those stages said of themselves."""
+    """The manifest but for fingerprint and options. training to collocations: what those stages said of themselves."""
     unigrams, flags = np.zeros(tokenizer.size, np.int64), Counter(dict.fromkeys(FLAGS, 0))
     for (_, split, _), info in shards.items():
         if SPLITS[split] == "train":
@@ -60,6 +69,8 @@ def describe(
         "corpora": corpora,
         "unigrams": unigrams.tolist(),
         "flags": dict(flags),
+        "contamination": contamination and contamination | _contaminated(job.corpora),
+        "duplicates": duplicates,
         "collocations": collocations,
     }
 
@@ -81,6 +92,13 @@ def _pair_notes(kind: str, splits: list[dict]) -> list[str]:
     if kind == pairs.NONE or share >= MANY:
         return []
     return [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")]
+
+
+def _contaminated(corpora: list[Corpus]) -> dict[str, object]:
+    return {
+        "documents": sum(corpus.contaminated["documents"] for corpus in corpora),
+        "examples": [{"source": c.source, **example} for c in corpora for example in c.contaminated["examples"]],
+    }
 
 
 def _few(data: DataConfig, found: int) -> str:

@@ -23,7 +23,7 @@ from collections import Counter
 
 import numpy as np
 
-from mlm_jax.prepare.phrases import mix
+from mlm_jax.prepare.hashing import mix
 from mlm_jax.records import FOLLOWS, IN_ORDER, NO_LABEL, RANDOM, SENTENCE_START
 
 NONE, NEXT, ORDER = "none", "next", "order"

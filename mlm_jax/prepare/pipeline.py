@@ -1,4 +1,4 @@
-"""From sources to a folder of rows: tokenizer, encoding, packing, manifest.
+"""From sources to a folder of rows: tokenizer, encoding, duplicates, packing, manifest.
 
 The rows follow from the inputs and options alone, whatever the number of workers and however often the work was
 interrupted: what is done is kept beside the folder and found again. What the folder holds: see `manifest`. With
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mlm_jax.config import Config, check_writable, rows_folder
 from mlm_jax.prepare import pydoc
+from mlm_jax.prepare.contamination import collect
+from mlm_jax.prepare.duplicates import drop_duplicates
 from mlm_jax.prepare.encoding import encode, extract
 from mlm_jax.prepare.folder import (
     alone,
@@ -81,22 +83,25 @@ def _build(job: Job) -> dict[str, object]:
     """Writes tokenizer and shards; returns the manifest but for what was known before."""
     job.work.mkdir(exist_ok=True)
     with alone(job.encoded):  # which other calls may use as well
-        tokenizer, training = _encode(job)
+        tokenizer, training, contamination = _encode(job)
     tokenizer.save(job.build / "tokenizer")
+    duplicates = drop_duplicates(job)
     collocations = list_collocations(job, tokenizer)
     layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
-    return describe(job, layout, tokenizer, training, collocations, pack(job, layout))
+    shards = pack(job, layout)
+    return describe(job, layout, tokenizer, training, contamination, duplicates, collocations, shards)
 
 
-def _encode(job: Job) -> tuple[Tokenizer, dict]:
-    """Encodes all documents, or finds them encoded; returns their tokenizer and what its training said."""
+def _encode(job: Job) -> tuple[Tokenizer, dict, dict]:
+    """Encodes all documents, or finds them encoded; their tokenizer, what its training said, what was looked for."""
     remove_partial(job.encoded)
     about = {"options": encoding_options(options_of(job.config)), "inputs": [corpus.identity for corpus in job.corpora]}
     write_json(job.encoded / "encoded.json", about)
     for corpus in job.corpora:
         if corpus.source == pydoc.NAME:
             corpus.files = [extract(job, corpus)]
+    contamination = collect(job.config.data, job.contamination, job.progress)
     tokenizer, training = make_tokenizer(job)
     for corpus in job.corpora:
         encode(job, corpus)
-    return tokenizer, training
+    return tokenizer, training, contamination

@@ -15,6 +15,7 @@ from mlm_jax.prepare import packing, pairs
 from mlm_jax.prepare.documents import encode_documents
 from mlm_jax.prepare.encoded import Part, equal_names, pieces
 from mlm_jax.prepare.phrases import Marker, read_phrases
+from mlm_jax.prepare.screening import Screening, screen
 from mlm_jax.prepare.sources import Document, Fields, Unit, document_hash, documents
 from mlm_jax.records import FLAGS, Layout, write_json, write_shard
 from mlm_jax.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ class Settings:
     holdout: float
     groups: tuple[int, int]  # pack groups of each split
     tokenizer: str  # folder
+    screening: Screening = dataclasses.field(default_factory=Screening)
 
     def split(self, id: str) -> int:
         """Which split a document belongs to: its hash under a salt of its own decides."""
@@ -78,7 +80,9 @@ class EncodeTask:
 def encode_unit(task: EncodeTask) -> dict:
     """Encodes the documents of a unit into `path.bin`, ordered by split, group and hash; returns `path.json`.
 
-    read, dropped {reason: n}, bytes, stored (of the file), tokens: counts; first_problem: place and reason, or none;
+    If duplicates are looked for, `path.npy` holds what the texts are recognised by, in the same order.
+    read, dropped {reason: n}, bytes, stored (of the file), tokens, contaminated: counts; first_problem: place and
+    reason, or none; examples: the first contaminated documents;
     parts: [split, group, offset, documents, tokens, bytes of names] of each group in the file.
     """
     settings, kept, dropped, first_problem = task.settings, [], Counter(), []
@@ -90,6 +94,8 @@ def encode_unit(task: EncodeTask) -> dict:
             first_problem = first_problem or [document.place, document.problem]
         else:
             kept.append(document)
+    screened = screen(kept, settings.screening)
+    kept, dropped = screened.documents, dropped + screened.dropped
     ids, flags, lengths = encode_documents([document.text for document in kept], _tokenizer(settings.tokenizer))
     dropped["empty"] += int((lengths == 0).sum())
     ends = np.cumsum(lengths)
@@ -99,6 +105,10 @@ def encode_unit(task: EncodeTask) -> dict:
             value = document_hash(settings.source, document.id)
             split = settings.split(document.id)
             groups.setdefault((split, value % settings.groups[split]), []).append((value, index))
+    if screened.signatures is not None:
+        chosen = [index for _, members in sorted(groups.items()) for _, index in sorted(members)]
+        with _whole(f"{task.path}.npy") as partial, open(partial, "wb") as handle:
+            np.save(handle, screened.signatures[chosen])
     parts = []
     with _whole(f"{task.path}.bin") as partial, open(partial, "wb") as handle:
         for (split, group), members in sorted(groups.items()):
@@ -118,6 +128,8 @@ def encode_unit(task: EncodeTask) -> dict:
         "bytes": len(task.unit.data),
         "stored": task.unit.stored,
         "tokens": len(ids),
+        "contaminated": screened.contaminated,
+        "examples": screened.examples,
         "parts": parts,
     }
     write_json(Path(f"{task.path}.json"), info, indent=None)
