@@ -18,7 +18,10 @@ from pathlib import Path
 
 
 def command(folder: Path, sources: str, workers: int) -> list[str]:
-    options = {"data.pairs": "next", "data.collocations": 1000, "data.collocation_count": 5, "row_length": 128}
+    options = {"data.pairs": "next", "data.collocations": 1000, "data.collocation_count": 5}
+    options["tokenizer.sample_bytes"] = (
+        1_000_000  # training, which begins anew after a kill, takes no longer than others
+    )
     options |= {"data.sources": sources, "data.workers": workers, "data.encoded": folder / "encoded"}
     program = [sys.executable, "-m", "mlm_jax", "prepare", "--config=configs/tiny.py", f"--workdir={folder}"]
     return [*program, *(f"--config.{key}={value}" for key, value in options.items())]
@@ -65,7 +68,7 @@ def main() -> int:
         run, kills, compared = command(shaken, arguments.sources, arguments.workers), 0, []
         while kills < arguments.kills:
             process = subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            moment = rng.uniform(0.2, max(0.5, whole / 3))
+            moment = rng.uniform(0.2, 0.7 * whole)
             try:
                 if process.wait(moment):
                     break

@@ -25,8 +25,9 @@ FLAGS = {  # what the manifest counts -> its bit
 
 NO_SEGMENT = 0xFFFF  # start of a segment that a row does not have
 
-# Labels of a segment that is a pair. What is stored as IN_ORDER may be swapped on the device, where `pairs` of the
-# manifest is "order": B is then put first, and the label is OUT_OF_ORDER.
+# Labels of a segment that is a pair. Where `pairs` of the manifest is "order", all pairs are stored IN_ORDER and may be
+# swapped on the device: tokens and flags of B are then put before those of A, SECOND_OF_PAIR goes to what stands second
+# and the SEP behind it, and the label is OUT_OF_ORDER. Pairs of "next" are never swapped.
 NO_LABEL = -1
 FOLLOWS = IN_ORDER = 0
 RANDOM = OUT_OF_ORDER = 1

@@ -14,6 +14,7 @@ from mlm_jax.batch import Masked
 from mlm_jax.cli import audit as verb
 from mlm_jax.config import Config, MaskConfig
 from mlm_jax.masking import mask
+from mlm_jax.records import SECOND_OF_PAIR
 
 CONFIG = MaskConfig(rate=0.2)
 WORDS = vocabulary(400)
@@ -59,6 +60,27 @@ def test_no_strategy_is_in_doubt(options):
     config = MaskConfig(**{"rate": 0.2, **options})
     audit = audited(*made(config, rows=256, rate=config.rate), config, config.rate)
     assert audit.breaches() == audit.doubts() == []
+
+
+def test_texts_of_pairs_are_told_apart():
+    """CLS a SEP b c SEP, then CLS d SEP; a and c are selected."""
+    second = np.array([[0, 0, 0, 1, 1, 1, 0, 0, 0]]) * SECOND_OF_PAIR
+    segments = [[1, 1, 1, 1, 1, 1, 2, 2, 2]]
+    rows = batch([[2, 7, 3, 8, 9, 3, 2, 6, 3]], segments, second)
+    rows = dataclasses.replace(rows, pair_labels=np.array([[1, -1, -1, -1]]))
+    selected = np.array([[0, 1, 0, 0, 1, 0, 0, 0, 0]], bool)
+    masked = Masked(
+        inputs=np.where(selected, MASK, rows.tokens),
+        indices=np.array([[1, 4]]),
+        targets=np.array([[7, 9]]),
+        weights=np.ones((1, 2), np.float32),
+        selected=selected,
+        dropped=np.zeros(1, np.int32),
+    )
+    found = audited(jax.tree.map(np.asarray, rows), masked).findings()
+    assert found["pairs"] == {"0": 0, "1": 1}
+    assert found["rate by"]["text of a pair"] == {"none": 0.0, "first": 1.0, "second": 0.5}
+    assert "pairs        0 with label 0, 1 with label 1" in verb.show(found)
 
 
 def test_numbers_by_hand():

@@ -34,6 +34,13 @@ def changed(config, **changes):
     return config
 
 
+def test_pairs_need_room():
+    check(changed(Config(), row_length=32, data__pairs="next"), 1)
+    check(changed(Config(), row_length=16), 1)
+    with pytest.raises(ConfigError, match=r"config\.row_length = 31: must be at least 32 with .*'order'"):
+        check(changed(Config(), row_length=31, data__pairs="order"), 1)
+
+
 def test_derived_numbers_by_hand():
     derived = check(changed(Config(), batch_size=256, accumulation=4, steps=1000, mesh__fsdp=2), 8, 1, MANIFEST)
     assert derived.mesh == {"data": 4, "fsdp": 2, "tensor": 1}
@@ -69,6 +76,7 @@ def test_derived_numbers_by_hand():
         ("optimizer__learning_rate", float("nan"), "at least"),
         ("optimizer__schedule", "poly", "linear, cosine"),
         ("data__sources", (), "at least one source"),
+        ("data__pairs", "nsp", "one of none, next, order"),
         ("data__weights", (1.0, 2.0), "one weight for each"),
         ("data__weights", (1.0, 2), "type tuple|one weight"),
         ("data__exponent", 1.5, r"in \[0, 1\]"),

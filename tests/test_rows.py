@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from test_prepare import CORPORA, config_of, pack, prose, read_rows, same, segme
 from mlm_jax import records
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import encoding, packing, pairs, prepare, vocabulary
+from mlm_jax.prepare.folder import alone
 from mlm_jax.records import PARAGRAPH_START, SECOND_OF_PAIR, SENTENCE_START, WORD_START, Layout
 
 
@@ -65,6 +67,22 @@ def test_other_documents_are_never_taken_for_these(tmp_path):
         other = prepare(config_of(text, encoded=str(encoded), **change), tmp_path / "second", progress=False)
         assert other["fingerprint"] != manifest["fingerprint"]
     assert len(list(encoded.iterdir())) == 4
+
+
+def test_that_it_waits_is_said(corpus, kept, tmp_path, capsys):
+    (folder,) = (kept / "encoded").iterdir()
+    config = config_of(corpus, encoded=str(kept / "encoded"), row_length=40)
+    thread = threading.Thread(target=prepare, args=(config, tmp_path / "rows"))
+    with alone(folder):
+        thread.start()
+        said, deadline = "", time.monotonic() + 30
+        while "waiting" not in said and time.monotonic() < deadline:
+            said += capsys.readouterr().err
+            time.sleep(0.01)
+        assert said.endswith(f"waiting for another process that works in {folder}\n")
+        assert not (tmp_path / "rows").exists()
+    thread.join()
+    assert (tmp_path / "rows" / records.MANIFEST).exists()
 
 
 def test_two_at_once_encode_once(tmp_path, monkeypatch):

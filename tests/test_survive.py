@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from test_prepare import write_json_lines
 from test_train import SMALL, untimed
 
 from mlm_jax import checkpoint
@@ -138,3 +139,12 @@ def test_a_process_that_dies_ends_the_job(rows, tmp_path):
     assert process.returncode != 0 and time.monotonic() - died < ENDS_WITHIN_SECONDS
     for child in children:
         assert not Path(f"/proc/{child}").exists()
+
+
+def test_prepare_killed_ten_times_ends_with_the_same_bytes(tmp_path):
+    """With two workers, at random moments of every stage."""
+    text = write_json_lines(tmp_path / "text.jsonl", 4000, words=200)
+    program = [sys.executable, "benchmarks/prepare_kills.py", "--kills=10", f"--sources={text}"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("killed after") == 10 and "DIFFERENT" not in done.stdout

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,13 +47,18 @@ def build_folder(folder: Path, fingerprint: str) -> Path:
 
 
 @contextlib.contextmanager
-def alone(build: Path) -> Iterator[None]:
-    """Waits until no other process builds here; the folder exists inside the context."""
+def alone(build: Path, progress: bool = False) -> Iterator[None]:
+    """Waits until no other process builds here; the folder exists inside the context. progress: says that it waits."""
     while True:
         build.mkdir(parents=True, exist_ok=True)
         handle = os.open(build, os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if progress:
+                    print(f"waiting for another process that works in {build}", file=sys.stderr)
+                fcntl.flock(handle, fcntl.LOCK_EX)
         # whoever held the lock may have moved the folder to its place meanwhile
         if build.is_dir() and os.path.samestat(os.fstat(handle), build.stat()):
             break

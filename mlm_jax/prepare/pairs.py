@@ -12,9 +12,8 @@ in about the same proportion; what is still too much stays single texts.
 `next` (as in BERT, Devlin et al. 2019): segments of different documents whose second parts have the same number of
 tokens are coupled, and the couples of one half, which is drawn, exchange their second parts. So every token stands in
 the rows once, no second part begins a document, and neither the lengths nor the places in the rows tell anything of the
-label, since they were fixed before it was drawn. A segment that finds no
-partner stays a single text. Segments whose first or second parts have the same tokens are no couple: in text that
-stands twice, what is called random might follow.
+label, since they were fixed before it was drawn. A segment that finds no partner stays a single text. Segments whose
+first or second parts have the same tokens are no couple: in text that stands twice, what is called random might follow.
 """
 
 import dataclasses

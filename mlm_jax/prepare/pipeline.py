@@ -52,7 +52,7 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
     if config.data.encoded:
         of_encoding = fingerprint_of(config, encoding_options(options), corpora)
         encoded = encoded_folder(config.data.encoded, folder, of_encoding)
-    with alone(build):
+    with alone(build, progress):
         if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
             return manifest
         clean(folder, build)
@@ -82,7 +82,7 @@ def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list
 def _build(job: Job) -> dict[str, object]:
     """Writes tokenizer and shards; returns the manifest but for what was known before."""
     job.work.mkdir(exist_ok=True)
-    with alone(job.encoded):  # which other calls may use as well
+    with alone(job.encoded, job.progress):  # which other calls may use as well
         tokenizer, training, contamination = _encode(job)
     tokenizer.save(job.build / "tokenizer")
     duplicates = drop_duplicates(job)
