@@ -5,9 +5,11 @@
 Each contender (see peers/) is a process of its own. All start and warm up; then each in turn takes --steps steps, and
 that is repeated for --rounds rounds, so that they see the same machine and never run at the same time. A step is all
 that training does for it: reading or collating the batch, masks, forward, backward, clipping, AdamW. Float32, dropout
-0.1, rate 15 %, 80/10/10, single tokens, full rows of one document. Ratios are of the same round. A contender whose
-Python is not given is left out. A round in which other processes took more than a tenth of a core is left out and
-repeated, whatever its times were, but no more than three times; how many were is shown.
+0.1 (BERT; ModernBERT has none), rate 15 %, 80/10/10, single tokens, full rows of one document. Hugging Face three
+times: SDPA, SDPA with torch.compile, eager attention; KerasHub has no ModernBERT. Ratios are of the same round. A
+contender whose Python is not given, or whose name is not among --only, is left out. A round in which other processes
+took more than a tenth of a core is left out and repeated, whatever its times were, but no more than three times; how
+many were is shown.
 
 With --keep_memory the peers' C library keeps freed memory as this project's does by itself (`runtime.start`): on a CPU
 a good part of the peers' time can go into asking the system for the same memory again in each step.
@@ -37,11 +39,15 @@ KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
 }
 
-COMMON = {"dropout": 0.1, "rate": 0.15, "learning_rate": 1e-4, "schedule_steps": 10_000}
+COMMON = {"family": "bert", "dropout": 0.1, "rate": 0.15, "learning_rate": 1e-4, "schedule_steps": 10_000}
+SIZES = ("layers", "width", "heads", "hidden", "rows", "row_length", "vocab_size")
 CASES = {
-    "small": {"layers": 2, "width": 128, "heads": 4, "rows": 64, "row_length": 64, "vocab_size": 4096},
-    "medium": {"layers": 4, "width": 256, "heads": 4, "rows": 32, "row_length": 128, "vocab_size": 8192},
-    "base": {"layers": 12, "width": 768, "heads": 12, "rows": 8, "row_length": 128, "vocab_size": 30522},
+    "small": dict(zip(SIZES, (2, 128, 4, 512, 64, 64, 4096))),
+    "medium": dict(zip(SIZES, (4, 256, 4, 1024, 32, 128, 8192))),
+    "base": dict(zip(SIZES, (12, 768, 12, 3072, 8, 128, 30522))),
+    # four layers of which two are local; ModernBERT-base at the length of its first phase
+    "modern_medium": {"family": "modernbert", **dict(zip(SIZES, (4, 256, 4, 384, 8, 512, 8192)))},
+    "modern_base": {"family": "modernbert", **dict(zip(SIZES, (22, 768, 12, 1152, 1, 1024, 50368)))},
 }
 BATCHES = 32  # different batches of rows
 
@@ -64,7 +70,7 @@ class Contender:
     def __init__(self, name: str, python: str, script: str, case: dict, variables: dict[str, str]):
         self.name, self.times = name, []
         line = [python, str(PEERS / script), json.dumps(case)]
-        log = open(f"{case['folder']}/{script}.log", "w")  # noqa: SIM115 (lives as long as the process)
+        log = open(f"{case['folder']}/{name}.log", "w")  # noqa: SIM115 (lives as long as the process)
         self.log = log.name
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
         self.process = subprocess.Popen(line, **pipes, text=True, bufsize=1, env={**os.environ, **variables})
@@ -92,7 +98,7 @@ class Contender:
 def case_of(name: str, folder: str) -> dict:
     """The sizes of a case, and the file of its rows: CLS, ids of about Zipf's law, SEP."""
     case = {**COMMON, **CASES[name], "folder": folder, "tokens": f"{folder}/tokens.npy"}
-    case |= {"hidden": 4 * case["width"], "max_positions": case["row_length"]}
+    case |= {"max_positions": case["row_length"]}
     t, rng = case["row_length"], np.random.default_rng(0)
     # slots for predictions as this project counts them; KerasHub has as many
     wanted = int(np.ceil(case["rate"] * t - 1e-9)) + t // 32
@@ -106,16 +112,19 @@ def case_of(name: str, folder: str) -> dict:
 
 def start(arguments: argparse.Namespace, case: dict) -> list[Contender]:
     """Starts and warms up one after another."""
+    torch, keras = arguments.torch_python, arguments.keras_python if case["family"] == "bert" else None
     places = [
-        ("this project", sys.executable, "ours.py"),
-        ("Hugging Face", arguments.torch_python, "hugging_face.py"),
-        ("KerasHub", arguments.keras_python, "keras_masked_lm.py"),
+        ("this project", sys.executable, "ours.py", {}),
+        ("HF sdpa", torch, "hugging_face.py", {"attention": "sdpa", "compiled": False}),
+        ("HF compiled", torch, "hugging_face.py", {"attention": "sdpa", "compiled": True}),
+        ("HF eager", torch, "hugging_face.py", {"attention": "eager", "compiled": False}),
+        ("KerasHub", keras, "keras_masked_lm.py", {}),
     ]
     contenders = []
-    for name, python, script in places:
-        if python:
+    for name, python, script, how in places:
+        if python and (not arguments.only or not contenders or name in arguments.only):
             began = time.perf_counter()
-            contender = Contender(name, python, script, case, KEEP_MEMORY if arguments.keep_memory else {})
+            contender = Contender(name, python, script, case | how, KEEP_MEMORY if arguments.keep_memory else {})
             contender.take(arguments.warm_up)
             taken = time.perf_counter() - began
             print(f"{name:14} {contender.about['parameters']:,} parameters; {contender.about['versions']}")
@@ -153,6 +162,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--torch_python", help="python with torch and transformers")
     parser.add_argument("--keras_python", help="python with keras-hub, jax and tensorflow-text")
+    parser.add_argument("--only", nargs="*", help="names of peers, as the table shows them; without it all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps a round")
     parser.add_argument("--warm_up", type=int, default=3, help="steps before the first round")

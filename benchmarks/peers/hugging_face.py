@@ -1,8 +1,9 @@
-"""Hugging Face's BertForMaskedLM in PyTorch as a contender, with the parts that its Trainer has by default.
+"""Hugging Face's BertForMaskedLM or ModernBertForMaskedLM in PyTorch, with the parts that its Trainer has by default.
 
-A DataLoader in the same process with DataCollatorForLanguageModeling (masks made on the host), attention by SDPA,
-eager mode (no torch.compile), fused AdamW without decay on biases and norms, clipping of the whole gradient, linear
-schedule with warm-up. Rows come with `special_tokens_mask`, as the run_mlm.py example makes them.
+A DataLoader in the same process with DataCollatorForLanguageModeling (masks made on the host), fused AdamW without
+decay on biases and norms, clipping of the whole gradient, linear schedule with warm-up. Rows come with
+`special_tokens_mask`, as the run_mlm.py example makes them. Attention is `case["attention"]`, sdpa or eager; with
+`case["compiled"]` the model goes through torch.compile, forward and backward.
 """
 
 import torch
@@ -39,18 +40,20 @@ def batches_of(case: dict, tokens):
 
 
 def model_of(case: dict) -> torch.nn.Module:
-    config = transformers.BertConfig(
-        vocab_size=case["vocab_size"],
-        num_hidden_layers=case["layers"],
-        hidden_size=case["width"],
-        num_attention_heads=case["heads"],
-        intermediate_size=case["hidden"],
-        max_position_embeddings=case["max_positions"],
-        hidden_dropout_prob=case["dropout"],
-        attention_probs_dropout_prob=case["dropout"],
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    sizes = {
+        "vocab_size": case["vocab_size"],
+        "num_hidden_layers": case["layers"],
+        "hidden_size": case["width"],
+        "num_attention_heads": case["heads"],
+        "intermediate_size": case["hidden"],
+        "max_position_embeddings": case["max_positions"],
+        "attn_implementation": case["attention"],
+    }
+    if case["family"] == "modernbert":
+        ids = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
+        return transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes, **ids)).train()
+    dropout = {"hidden_dropout_prob": case["dropout"], "attention_probs_dropout_prob": case["dropout"]}
+    config = transformers.BertConfig(**sizes, **dropout, bos_token_id=None, eos_token_id=None)
     return transformers.BertForMaskedLM(config).train()
 
 
@@ -64,13 +67,13 @@ def optimizer_of(case: dict, model: torch.nn.Module) -> torch.optim.Optimizer:
 def main() -> None:
     case, tokens, answers = begin()
     model, batches = model_of(case), batches_of(case, tokens)
-    optimizer = optimizer_of(case, model)
+    optimizer, forward = optimizer_of(case, model), torch.compile(model) if case["compiled"] else model
     steps = case["schedule_steps"]
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(0.06 * steps), steps)
 
     def run(steps: int) -> float:
         for _ in range(steps):
-            loss = model(**next(batches)).loss
+            loss = forward(**next(batches)).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -80,6 +83,7 @@ def main() -> None:
 
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     about = f"{versions}, {torch.get_num_threads()} threads, attention {model.config._attn_implementation}"
+    about += ", compiled" if case["compiled"] else ""
     serve(answers, run, {"versions": about, "parameters": sum(p.numel() for p in model.parameters())})
 
 

@@ -15,7 +15,11 @@ from mlm_jax.tokenizer import Vocabulary
 
 
 def config_of(case: dict) -> Config:
-    names = ("layers", "width", "heads", "hidden", "max_positions", "dropout")
+    names, of_family = ("layers", "width", "heads", "hidden", "max_positions"), {"family": case["family"]}
+    if case["family"] == "bert":
+        of_family |= {"dropout": case["dropout"], "attention_dropout": case["dropout"]}
+    else:
+        of_family |= {"norm_epsilon": 1e-5}
     return Config(
         steps=case["schedule_steps"],
         batch_size=case["rows"],
@@ -23,7 +27,7 @@ def config_of(case: dict) -> Config:
         data=DataConfig(max_segments=1),
         tokenizer=TokenizerConfig(vocab_size=case["vocab_size"]),
         mask=MaskConfig(rate=case["rate"], unit="token"),
-        model=ModelConfig(**{name: case[name] for name in names}, attention_dropout=case["dropout"]),
+        model=ModelConfig(**{name: case[name] for name in names}, **of_family),
         optimizer=OptimizerConfig(learning_rate=case["learning_rate"], weight_decay=0.01, clip_norm=1.0),
     )
 
