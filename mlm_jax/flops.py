@@ -21,10 +21,10 @@ class Chip(NamedTuple):
     clock: float | None = None  # cycles per second
 
 
-# By pattern of a device's `device_kind`; the first match counts. From the vendors' data sheets; of the links Google
-# publishes both directions together, so half of it is sent (v5e 400, v5p 1,200, v6e 800, 7x 1,200 GB/s; v4 2,400 Gb/s
-# one way). A clock is the peak over the 2 x 128 x 128 operations a cycle of each of 4 matrix units (8 on v4 and v5p).
-# What is None is not known, or not needed here.
+# By pattern of a device's `device_kind`; the first match counts. From the vendors' data sheets; of links they publish
+# both directions together, so half of it is sent (v5e 400, v5p 1,200, v6e 800, 7x 1,200 GB/s, NVLink of A100 600, of
+# H100 and H200 900; v4 2,400 Gb/s one way). A clock is the peak over the 2 x 128 x 128 operations a cycle of each of 4
+# matrix units (8 on v4 and v5p). What is None is not known, or not needed here.
 GIB = 2**30
 CHIPS: tuple[tuple[str, Chip], ...] = (
     (r"TPU v2", Chip(45e12 / 2)),
@@ -34,9 +34,12 @@ CHIPS: tuple[tuple[str, Chip], ...] = (
     (r"TPU v5p?", Chip(459e12, 95 * GIB, 2765e9, 600e9, 1.75e9)),
     (r"TPU v6 ?(lite|e)", Chip(918e12, 32 * GIB, 1638e9, 400e9)),
     (r"TPU ?v?7x", Chip(2307e12 / 2, 192 * GIB / 2, 7380e9 / 2, 600e9 / 2)),
+    (r"NVIDIA A100-SXM4-80GB", Chip(312e12, 80e9, 2039e9, 300e9)),
     (r".*\bA100\b.*", Chip(312e12)),
     (r".*\bH100 PCIe.*", Chip(756e12)),
     (r".*\bH100 NVL.*", Chip(835e12)),
+    (r"NVIDIA H100 80GB HBM3", Chip(989e12, 80e9, 3352e9, 450e9)),
+    (r"NVIDIA H200", Chip(989e12, 141e9, 4800e9, 450e9)),
     (r".*\b(H100|H200|GH200)\b.*", Chip(989e12)),
     (r".*\bB200\b.*", Chip(2250e12)),
     (r".*\bL4\b.*", Chip(121e12)),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -227,7 +228,7 @@ def test_memory_by_hand(compiled):
 
 def test_the_formula_counts_the_products_of_the_traced_step(compiled, monkeypatch):
     assert compiled.traced_flops == flops.of_run(config_of(), compiled.derived)
-    monkeypatch.setattr(ahead, "_compile", lambda lowered: (None, 0))
+    monkeypatch.setattr(ahead, "_compile", lambda lowered, limit: (None, 0))
     config = config_of(accumulation=4)
     traced = ahead.compile_step(config, vocabulary(40), here())
     assert traced.traced_flops == flops.of_run(config, traced.derived) and not traced.fits
@@ -412,6 +413,47 @@ def test_without_libtpu_the_message_names_the_extra(monkeypatch):
     monkeypatch.setattr(ahead.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=re.escape("pip install -e '.[tpu]'")):
         ahead.topology("v5e:2x4")
+
+
+@pytest.mark.parametrize("name, gpus", [("h100:8", 8), ("a100:4x8", 32), ("h200:1", 1)])
+def test_gpus_by_name(monkeypatch, name, gpus):
+    from jax.experimental import topologies
+
+    asked = {}
+
+    def described(**options):
+        asked.update(options)
+        hosts, each = map(int, options["topology"].split("x")[1:])
+        return types.SimpleNamespace(devices=[object()] * hosts * each)
+
+    monkeypatch.setattr(ahead.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(topologies, "get_topology_desc", described)
+    on = ahead.topology(name)
+    assert len(on.devices) == gpus and asked["platform"] == "cuda"
+    published = {"a100": (80e9, 2039e9, 200e9), "h100": (80e9, 3352e9, 450e9), "h200": (141e9, 4800e9, 450e9)}
+    memory, bandwidth, links = published[name.split(":")[0]]  # 8 network cards of 25 GB/s between the A100's hosts
+    assert on.chip[1:4] == (memory, bandwidth, links)
+    assert 0.74 * memory < on.limit < 0.81 * memory  # GB of data sheets are not those of drivers
+    assert f'device_description_str: "{on.kind}"' in asked["target_config"]
+
+
+def test_a_host_of_nine_gpus_is_refused():
+    with pytest.raises(ConfigError, match="h100:4x8"):
+        ahead.topology("h100:9")
+
+
+def test_without_the_plugin_for_cuda_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setattr(ahead.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=re.escape("pip install -e '.[cuda]'")):
+        ahead.topology("h100:8")
+
+
+def test_products_of_libraries_are_products():
+    text = """ENTRY %main (x: f32[8,8]) -> f32[8,8] {
+  %x = f32[8,8]{1,0} parameter(0)
+  ROOT %y = f32[8,8]{1,0} custom-call(%x, %x), custom_call_target="__cublas$lt$matmul"
+}"""
+    assert hlo.moved(hlo.parse(text)) == (3 * 8 * 8 * 4, 0)
 
 
 def test_an_unknown_topology_names_known_ones(monkeypatch):

@@ -1,4 +1,4 @@
-"""`python -m mlm_jax plan --config=FILE --topology=v5e:2x4`: what a run would need on TPUs that are not here."""
+"""`python -m mlm_jax plan --config=FILE --topology=v5e:2x4`: what a run would need on devices that are not here."""
 
 import json
 import sys
@@ -13,17 +13,19 @@ from mlm_jax.flags import Arguments, Usage, command
 USAGE = """usage: python -m mlm_jax plan --config=FILE --topology=NAME [--topology=NAME ...] [--config.KEY=VALUE ...]
                              [--nosearch] [--fill=SHARE] [--mfu=SHARE] [--json]
 
-Compiles the training step of a config for TPU slices that are not here: memory of a device against its limit, FLOPs,
-bytes moved, collectives, step time by a roofline, days; then advice with numbers, among it the largest microbatch that
-fits (up to three more compilations, unless --nosearch). Needs no rows and no accelerator, but libtpu:
-pip install -e '.[tpu]'. A compilation takes from half a minute to several. For TPUs only. Example:
+Compiles the training step of a config for TPU slices (v5e:2x4) or NVIDIA GPUs (h100:8 is one host of eight, h100:4x8
+four) that are not here: memory of a device against its limit, FLOPs, bytes moved, collectives, step time by a roofline,
+days; then advice with numbers, among it the largest microbatch that fits (up to three more compilations, unless
+--nosearch). Needs no rows and no accelerator, but libtpu (pip install -e '.[tpu]'), or the plugin for CUDA
+(pip install -e '.[cuda]'). A compilation takes from half a minute to several. Of a GPU's memory jax takes 75 % unless
+XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise, which is the limit here. Example:
 
   python -m mlm_jax plan --config=configs/base.py --topology=v5e:2x4 --topology=v6e:2x4
 """
 
 
 def define(values: flags.FlagValues) -> None:
-    flags.DEFINE_multi_string("topology", [], "a slice, such as v5e:2x4; once for each", flag_values=values)
+    flags.DEFINE_multi_string("topology", [], "devices, such as v5e:2x4 or h100:8; once for each", flag_values=values)
     flags.DEFINE_bool("search", True, "look for the largest microbatch that fits", flag_values=values)
     flags.DEFINE_float(
         "fill", 0.98, "share of the places that hold a token", lower_bound=0.01, upper_bound=1.0, flag_values=values

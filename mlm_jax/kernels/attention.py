@@ -83,7 +83,12 @@ def choose(asked: str, case: Case, kernels: bool = True) -> str:
 
 
 def has_flash_attention() -> bool:
-    """Whether the GPUs here are NVIDIA's of compute capability 8.0 (A100) or more, which cuDNN's attention needs."""
+    """Whether GPUs are NVIDIA's of compute capability 8.0 (A100) or more, which cuDNN's attention needs.
+
+    Those that are compiled for but are not here (`plan`) all are.
+    """
+    if sharding.platform() != jax.default_backend():
+        return True
     found = re.fullmatch(r"(\d+)\.\d+", str(getattr(jax.local_devices()[0], "compute_capability", "")))
     return found is not None and int(found[1]) >= 8
 

@@ -1,4 +1,4 @@
-"""What a run would need on TPUs that are not here: its real training step, compiled ahead of time and read."""
+"""What a run would need on TPUs or GPUs that are not here: its real training step, compiled ahead of time and read."""
 
 import dataclasses
 from collections.abc import Callable

@@ -131,7 +131,9 @@ def recomputation(plan: Plan) -> str | None:
 
 
 def heads(plan: Plan) -> str | None:
-    """Attention products whose sums are shorter than a matrix unit is wide."""
+    """Attention products whose sums are shorter than a matrix unit of a TPU is wide."""
+    if not plan.topology.kind.startswith("TPU"):
+        return None
     model, t = resolve(plan.config.model), plan.config.row_length
     size = model.width // model.heads
     wide = 2 * LANES if plan.topology.kind.startswith(WIDE_UNITS) else LANES
@@ -147,7 +149,9 @@ def heads(plan: Plan) -> str | None:
 
 
 def widths(plan: Plan) -> str | None:
-    """Axes that are padded to whole lanes."""
+    """Axes that a TPU pads to whole lanes."""
+    if not plan.topology.kind.startswith("TPU"):
+        return None
     model = plan.config.model
     odd = [
         f"model.{name} = {value}" for name, value in (("width", model.width), ("hidden", model.hidden)) if value % LANES

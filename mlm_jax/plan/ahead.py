@@ -1,4 +1,4 @@
-"""The training step of a config, compiled ahead of time for TPUs that are not here."""
+"""The training step of a config, compiled ahead of time for TPUs or GPUs that are not here."""
 
 import dataclasses
 import importlib.util
@@ -17,12 +17,12 @@ from mlm_jax import config as config_module
 from mlm_jax.batch import Batch
 from mlm_jax.config import Config, ConfigError, Derived
 from mlm_jax.models import build
-from mlm_jax.plan import hlo, products
+from mlm_jax.plan import gpus, hlo, products
 from mlm_jax.tokenizer import Vocabulary
 
 KNOWN = "v4:2x2x1, v5e:1x1, v5e:2x4, v5e:16x16, v5p:2x2x1, v5p:8x8x8, v6e:2x4, v6e:16x16, tpu7x:2x2x1"
+KNOWN += ", a100:8, h100:8, h200:4x8"
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     # of the machine that libtpu looks for; it complains without them, and the topology that is named counts
@@ -39,7 +39,7 @@ OVERFLOW = 2**40  # bytes, more than any device has
 
 
 class Topology(NamedTuple):
-    """Devices of a slice that is not here, what is published of one, and the bytes that the compiler may use of it."""
+    """Devices that are not here, what is published of one, and the bytes that a program may use of it."""
 
     name: str
     devices: tuple
@@ -78,32 +78,53 @@ class Compiled:
 
 
 def set_environment() -> None:
-    """Lets libtpu compile without a TPU, quietly, and jax use the CPU; before jax looks for devices."""
+    """Lets compilers work without a TPU or GPU, quietly, and jax use the CPU; before jax looks for devices."""
     os.environ.update(ENVIRONMENT)
+    jax.config.update("jax_platforms", "cpu")
 
 
 def topology(name: str) -> Topology:
-    """Looks up a slice by its name. Raises ConfigError without libtpu, or for a name that it does not know."""
+    """Looks up devices by name. Raises ConfigError without a compiler for them, or for a name that is not known."""
+    found = gpus.parse(name)
+    return _tpus(name) if found is None else _gpus(name, *found)
+
+
+def _tpus(name: str) -> Topology:
     if importlib.util.find_spec("libtpu") is None:
         fix = "libtpu, which compiles for TPUs, is not installed: pip install -e '.[tpu]' (about 700 MB)"
         raise ConfigError("--topology", name, fix)
-    from jax.experimental import topologies
-
     options = {}
     if name.startswith("v4:"):
         options["chip_config_name"] = "megacore"  # a chip is one device, as on the machines themselves
     if re.fullmatch(r"\w+:1x1(x1)?", name):
         options["chips_per_host_bounds"] = (1, 1, 1)
-    try:
-        devices = tuple(topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices)
-    except Exception as error:  # what libtpu raises has no type of its own
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError("--topology", name, f"not known to libtpu ({said}); names look like {KNOWN}") from None
+    devices = _devices(name, platform="tpu", topology_name=name, **options)
     kind = devices[0].device_kind
     chip = flops.chip(kind)
     if chip is None or chip.memory is None:
         raise ConfigError("--topology", name, f"of {kind!r} no memory and bandwidth are known; names look like {KNOWN}")
     return Topology(name, devices, kind, chip, limit_of(devices))
+
+
+def _gpus(name: str, gpu: gpus.Gpu, hosts: int, each: int) -> Topology:
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        fix = "the compiler for NVIDIA GPUs is not installed: pip install -e '.[cuda]' (about 5 GB)"
+        raise ConfigError("--topology", name, fix)
+    shape = f"1x{hosts}x{each}"
+    devices = _devices(name, platform="cuda", target_config=gpus.description(gpu), topology=shape)
+    chip = flops.chip(gpu.kind)
+    chip = chip._replace(link_bandwidth=gpus.link_bandwidth(gpu, hosts, each, chip.link_bandwidth))
+    return Topology(name, devices, gpu.kind, chip, int(gpu.memory * gpus.PREALLOCATED))
+
+
+def _devices(name: str, **options: object) -> tuple:
+    from jax.experimental import topologies
+
+    try:
+        return tuple(topologies.get_topology_desc(**options).devices)
+    except Exception as error:  # what compilers raise has no type of its own
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError("--topology", name, f"not known ({said}); names look like {KNOWN}") from None
 
 
 def limit_of(devices: tuple) -> int:
@@ -168,7 +189,7 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
         traced = step.make_train_step(model, optimizer, vocabulary, config, mesh).trace(now, batch, roots)
         lowered = traced.lower()
         lowered_at = time.perf_counter()
-        program, needs = _compile(lowered)
+        program, needs = _compile(lowered, on.limit)
         ended = time.perf_counter()
     parts = [held(part) for part in (now.params, now.optimizer, batch)]
     memory = Memory(needs, *parts, needs - sum(parts))
@@ -176,8 +197,11 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
     return Compiled(derived, memory, traced_flops, lowered_at - began, ended - lowered_at, program)
 
 
-def _compile(lowered: jax.stages.Lowered) -> tuple[hlo.Program | None, int]:
-    """The program, and the bytes that it needs of a device; no program where they are more than there are."""
+def _compile(lowered: jax.stages.Lowered, limit: int) -> tuple[hlo.Program | None, int]:
+    """The program, and the bytes that it needs of a device; no program where they are more than there are.
+
+    The compiler for TPUs says so itself, that for GPUs does not.
+    """
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -185,7 +209,7 @@ def _compile(lowered: jax.stages.Lowered) -> tuple[hlo.Program | None, int]:
             return None, found[0]
         raise
     needs = compiled.memory_analysis().peak_memory_in_bytes
-    return hlo.parse(compiled.as_text()), needs
+    return hlo.parse(compiled.as_text()) if needs <= limit else None, needs
 
 
 def abstract_batch(config: Config, derived: Derived, mesh: Mesh) -> Batch:

@@ -20,6 +20,7 @@ CALLED = re.compile(
 # what moves nothing by itself
 FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
 FREE += ("while", "conditional", "call", "opt-barrier", "add-dependency", "async-start", "async-update", "async-done")
+LIBRARY = re.compile(r'custom_call_target="__cu(blas|dnn)')  # matrix products, and attention, by NVIDIA's libraries
 SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -197,7 +198,7 @@ def touching(program: Program, pattern: str) -> int:
 def has_product(program: Program, instruction: Instruction) -> bool:
     """Whether a matrix product is computed by an instruction, or within a fusion."""
     inner = [instruction, *(inside for _, inside in program.within(instruction))]
-    return any(one.opcode in ("dot", "convolution") for one in inner)
+    return any(one.opcode in ("dot", "convolution") or LIBRARY.search(one.attributes) for one in inner)
 
 
 def traffic(program: Program, computation: dict[str, Instruction], instruction: Instruction) -> int:

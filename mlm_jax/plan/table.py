@@ -101,7 +101,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, Cell], ...]], ...] = (
             ("batch", _of("compiled.memory.batch", gib)),
             ("temporaries, program", _of("compiled.memory.rest", gib)),
             ("needs in all", _of("compiled.memory.needs", gib)),
-            ("compiler's limit", _of("topology.limit", gib)),
+            ("limit", _of("topology.limit", gib)),
             ("used", _fits),
         ),
     ),
