@@ -19,7 +19,7 @@ from mlm_jax.records import PARAGRAPH_START, SECOND_OF_PAIR, SENTENCE_START, WOR
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    return write_json_lines(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", 200)
+    return write_json_lines(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", 100)
 
 
 @pytest.fixture
@@ -186,15 +186,14 @@ def texts_of(rows) -> list[tuple[list[int], list[int], int]]:
 
 
 @pytest.mark.parametrize("kind", ["next", "order"])
-@pytest.mark.parametrize("row_length", [64, 512])
-@pytest.mark.parametrize("corpus", CORPORA)
+@pytest.mark.parametrize("corpus, row_length", [("long", 512), ("middle", 64), ("short", 512), ("mixed", 64)])
 def test_rows_of_pairs_are_full_and_nothing_is_lost(corpus, row_length, kind):
     layout, lengths = Layout(row_length, 32, "uint32"), np.array(CORPORA[corpus])
     _, ids, flags = pack(CORPORA[corpus], layout)
     hashes = np.random.default_rng(5).integers(0, 1 << 63, len(lengths), np.uint64)
     rows, texts = paired(kind, ids, flags, lengths, hashes, layout)
     fill = (rows["segments"] > 0).mean(axis=1)
-    assert fill[: -max(1, len(fill) // 50)].mean() >= (0.965 if corpus == "long" else 0.97)
+    assert fill[: -max(1, len(fill) // 50)].mean() >= 0.97
     np.testing.assert_array_equal(np.sort(np.concatenate([first + second for first, second, _ in texts])), ids)
     document = np.repeat(np.arange(len(lengths)), lengths)
     sentence_ends = {*np.flatnonzero(flags & SENTENCE_START).tolist(), len(ids)}
@@ -208,8 +207,7 @@ def test_rows_of_pairs_are_full_and_nothing_is_lost(corpus, row_length, kind):
             assert (document[first[0] - 10] != document[second[0] - 10]) == (label == 1)
     labels = Counter(label for _, _, label in texts)
     assert labels[1] == 0 if kind == "order" else abs(labels[1] - labels[0]) <= 2  # both of a couple have the same
-    of_many = row_length == 512 or corpus in ("short", "mixed")
-    assert labels[-1] < (0.45 if of_many else 0.85) * len(texts)
+    assert labels[-1] < (0.65 if corpus == "middle" else 0.45) * len(texts)
 
 
 def test_one_document_has_nothing_that_is_random():
@@ -291,12 +289,12 @@ def features_of(rows) -> tuple[np.ndarray, np.ndarray]:
 
 def test_neither_lengths_nor_places_tell_the_label():
     draw = np.random.default_rng(3)
-    documents = [draw.geometric(0.1, draw.integers(1, 30)).tolist() for _ in range(1500)]
+    documents = [draw.geometric(0.1, draw.integers(1, 30)).tolist() for _ in range(800)]
     rows, _ = paired("next", *text_of(*documents))
     features, labels = features_of(rows)
-    order = draw.permutation(len(labels))[:3000]
-    error = 0.5 / np.sqrt(1500)
-    assert len(order) == 3000
+    order = draw.permutation(len(labels))[:2000]
+    error = 0.5 / np.sqrt(1000)
+    assert len(order) == 2000
     assert balanced_accuracy(features[order], labels[order]) == pytest.approx(0.5, abs=4 * error)
     # were the second texts of some other lengths, it would be found out
     worse = features.copy()
@@ -323,7 +321,7 @@ def test_swapping_what_is_in_order_shows_in_no_length():
 
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_prepared_pairs(corpus, kept, tmp_path, kind):
-    config = config_of(corpus, pairs=kind, encoded=str(kept / "encoded"), workers=2)
+    config = config_of(corpus, pairs=kind, encoded=str(kept / "encoded"), workers=2 if kind == "next" else 1)
     manifest = prepare(config, tmp_path / "rows", progress=False)
     config.data.encoded, config.data.workers = "", 1
     prepare(config, tmp_path / "anew", progress=False)
