@@ -163,7 +163,7 @@ def text_of(*documents: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
 def paired(kind, ids, flags, lengths, hashes, layout=LAYOUT):
     """(decoded rows, the segments' first and second texts and labels) of documents."""
     plan = packing.plan(lengths, flags, layout, pairs=True)
-    made = pairs.pair(kind, plan.starts, plan.stops, ids, flags, lengths, hashes)
+    made = pairs.pair(kind, plan.starts, plan.stops, ids, flags, lengths, hashes, layout.row_length)
     rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, PAD, CLS, SEP, made)))
     return rows, texts_of(rows)
 
@@ -228,7 +228,7 @@ def test_half_of_what_could_follow_is_random_and_of_another_document():
     documents = [[], *draw.integers(3, 13, (10_000, 2)).tolist()]
     ids, flags, lengths, hashes = text_of(*documents)
     plan = packing.plan(lengths, flags, LAYOUT, pairs=True)
-    made = pairs.pair("next", plan.starts, plan.stops, ids, flags, lengths, hashes)
+    made = pairs.pair("next", plan.starts, plan.stops, ids, flags, lengths, hashes, LAYOUT.row_length)
     labels, document = made.labels, np.repeat(np.arange(len(lengths)), lengths)
     assert len(labels) >= 10_000 and (labels >= 0).mean() > 0.99
     assert abs((labels == 1).sum() / (labels >= 0).sum() - 0.5) < 0.001
@@ -237,6 +237,24 @@ def test_half_of_what_could_follow_is_random_and_of_another_document():
     assert (document[plan.starts[follows]] == document[made.seconds[follows]]).all()
     assert (document[plan.starts[random]] != document[made.seconds[random]]).all()
     np.testing.assert_array_equal(np.sort(made.seconds[random]), np.sort(made.cuts[random]))  # each stands once
+
+
+@pytest.mark.parametrize("kind", ["next", "order"])
+def test_text_without_sentences_is_paired_within_them(kind):
+    """Four documents of one sentence of 600 words each, in rows of 64, and short ones of one sentence."""
+    ids, flags, lengths, hashes = text_of([600], [600], [9], [9], [600], [600])
+    rows, texts = paired(kind, ids, flags, lengths, hashes)
+    np.testing.assert_array_equal(np.sort(np.concatenate([first + second for first, second, _ in texts])), ids)
+    assert (rows["segments"] > 0).mean() >= 0.97
+    labels = Counter(label for _, _, label in texts)
+    assert (labels[0] + labels[1] > 0.5 * len(texts) and abs(labels[0] - labels[1]) <= 2) or kind == "order"
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    edges = {10, *(np.cumsum(lengths) + 9).tolist(), *(np.cumsum(lengths) + 10).tolist()}
+    for first, second, label in texts:
+        if second:  # neither begins nor ends a sentence: that would show what stood first
+            assert not {first[0], first[-1], second[0], second[-1]} & edges
+            assert (document[first[0] - 10] != document[second[0] - 10]) == (label == 1)
+            assert (second[0] == first[-1] + 1) == (label == 0)
 
 
 def test_what_stands_twice_is_never_called_random():

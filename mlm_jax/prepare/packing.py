@@ -4,9 +4,9 @@ A row is opened by a piece of a long document and filled up from a window of wai
 to fill: at a sentence end where one lies in the last quarter of the room and what it leaves free can be used, else at
 a word start.
 
-Where segments are to become pairs (see `pairs`), a segment of two or more whole sentences takes a place more, for the
-SEP between its parts, and more is tried for the sake of whole sentences: they may lie anywhere in the room, and are
-looked for in more documents.
+Where segments are to become pairs (see `pairs`), a segment that can be one takes a place more, for the SEP between its
+parts, and more is tried for the sake of whole sentences: they may lie anywhere in the room, and are looked for in more
+documents.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlm_jax.prepare.pairs import Pairs, single_texts
+from mlm_jax.prepare.pairs import Pairs, in_long_sentences, single_texts
 from mlm_jax.records import PHRASE_JOIN, SECOND_OF_PAIR, SENTENCE_START, WORD_START, Layout, encode_rows
 
 WINDOW = 512  # documents that wait at a time
@@ -52,6 +52,7 @@ class _Packer:
         ends = np.cumsum(lengths)
         self.documents = iter(zip((ends - lengths).tolist(), ends.tolist()))
         # at each place: the last word start and the last sentence start up to it
+        self.in_long = memoryview(in_long_sentences(flags, layout.row_length))
         place = np.arange(len(flags) + 1, dtype=np.int32)
         flags = np.append(flags, np.uint8(WORD_START | SENTENCE_START))
         self.word = memoryview(np.maximum.accumulate(np.where(flags & WORD_START, place, 0)))
@@ -88,8 +89,14 @@ class _Packer:
             self.waiting += 1
 
     def _size(self, start: int, stop: int) -> int:
-        whole = self.pairs and self.sentence[start] == start and self.sentence[stop] == stop
-        return stop - start + (whole and self.sentence[stop - 1] > start)
+        if not self.pairs:
+            return stop - start
+        if self.sentence[start] == start and self.sentence[stop] == stop:
+            can_be_pair = self.sentence[stop - 1] > start
+        else:  # within one sentence
+            within = self.in_long[start] and start != self.sentence[start] == self.sentence[stop] != stop
+            can_be_pair = within and self.word[stop - 1] > start
+        return stop - start + can_be_pair
 
     def _fill(self, row: int) -> int:
         """Adds one row to the plan; returns how many of its places stay free."""
@@ -226,7 +233,7 @@ class _Packer:
 def plan(lengths: np.ndarray, flags: np.ndarray, layout: Layout, pairs: bool = False) -> Plan:
     """Packs documents that stand one after another. lengths: tokens of each; flags u8[tokens]. All have tokens.
 
-    pairs: leaves a place for the SEP within each segment of two or more whole sentences.
+    pairs: leaves a place for the SEP within each segment that can be a pair.
     """
     return _Packer(lengths, flags, layout, pairs).pack()
 

@@ -1,7 +1,8 @@
 """Pairs of texts within a segment: where it is cut in two, what stands second, and the label.
 
 A pair is a segment of two or more whole sentences of one document, cut in two at one of its sentence starts, which is
-drawn. All other segments stay single texts.
+drawn; or a segment within a sentence that is too long for a row, as of text without punctuation, cut at a word start.
+All other segments stay single texts.
 
 `order` (as in ALBERT, Lan et al. 2020): the parts stand as in the document; whoever trains on them swaps them. Neither
 part may be the longer one more often than the other, or their lengths would tell whether they were swapped: as
@@ -10,10 +11,11 @@ drawn again where the one that was drawn adds to what there is too much of, amon
 in about the same proportion; what is still too much stays single texts.
 
 `next` (as in BERT, Devlin et al. 2019): segments of different documents whose second parts have the same number of
-tokens are coupled, and the couples of one half, which is drawn, exchange their second parts. So every token stands in
-the rows once, no second part begins a document, and neither the lengths nor the places in the rows tell anything of the
-label, since they were fixed before it was drawn. A segment that finds no partner stays a single text. Segments whose
-first or second parts have the same tokens are no couple: in text that stands twice, what is called random might follow.
+tokens are coupled, both of whole sentences or both within long ones, and the couples of one half, which is drawn,
+exchange their second parts. So every token stands in the rows once, no second part begins a document, and neither the
+lengths nor the places in the rows tell anything of the label, since they were fixed before it was drawn. A segment that
+finds no partner stays a single text. Segments whose first or second parts have the same tokens are no couple: in text
+that stands twice, what is called random might follow.
 """
 
 import dataclasses
@@ -23,7 +25,7 @@ from collections import Counter
 import numpy as np
 
 from mlm_jax.prepare.hashing import mix
-from mlm_jax.records import FOLLOWS, IN_ORDER, NO_LABEL, RANDOM, SENTENCE_START
+from mlm_jax.records import FOLLOWS, IN_ORDER, NO_LABEL, RANDOM, SENTENCE_START, WORD_START
 
 NONE, NEXT, ORDER = "none", "next", "order"
 MOST_CUTS = 16  # of a segment that are tried for a partner
@@ -55,6 +57,7 @@ def pair(
     flags: np.ndarray,
     lengths: np.ndarray,
     hashes: np.ndarray,
+    row_length: int,
 ) -> Pairs:
     """Cuts segments in two. starts, stops i64[s]: places of each segment in ids i32[n] and flags u8[n].
 
@@ -63,24 +66,22 @@ def pair(
     if kind == NONE:
         return single_texts(stops)
     cuts, labels = stops.copy(), np.full(len(stops), NO_LABEL)
-    sentences = np.append(np.flatnonzero(flags & SENTENCE_START), len(flags))
-    first, last = np.searchsorted(sentences, starts), np.searchsorted(sentences, stops)
-    inner = last - first - 1  # sentence starts within, if the segment begins with one
-    whole = (sentences[first] == starts) & (sentences[last] == stops) & (inner > 0)
     ends = np.cumsum(lengths)
     document = np.searchsorted(ends, starts, side="right")
     keys = mix(hashes[document] + (starts - (ends - lengths)[document]).astype(np.uint64))
-    drawn = (keys % np.maximum(inner, 1).astype(np.uint64)).astype(np.int64)
-    members = np.flatnonzero(whole)
-    members = members[np.argsort(keys[members], kind="stable")].tolist()
-    choices = [_choices(sentences[first[i] + 1 : last[i]], int(drawn[i]), keys[[i]]) for i in members]
+    order = np.argsort(keys, kind="stable").tolist()
+    of_kinds = [
+        [(i, _choices(between[i], keys[[i]])) for i in order if i in between]
+        for between in _between(starts, stops, flags, row_length)
+    ]
     if kind == ORDER:
-        for i, cut in _balanced(starts, stops, members, choices):
+        for i, cut in _balanced(starts, stops, [member for members in of_kinds for member in members]):
             cuts[i], labels[i] = cut, IN_ORDER
         return Pairs(cuts, cuts.copy(), labels)
     matching = _Matching(starts, stops, ids.astype("<i4").tobytes(), document)
-    for most in (1, MOST_CUTS):
-        matching.couple(members, [cuts[:most] for cuts in choices])
+    for members in of_kinds:
+        for most in (1, MOST_CUTS):
+            matching.couple([(i, choices[:most]) for i, choices in members])
     seconds = stops.copy()
     couples = np.array(matching.couples, np.int64).reshape(-1, 4)
     for (i, at_i, j, at_j), exchange in zip(couples.tolist(), _half(keys[couples[:, 0]] ^ keys[couples[:, 2]])):
@@ -99,20 +100,40 @@ def _half(keys: np.ndarray) -> np.ndarray:
     return drawn
 
 
-def _choices(sentences: np.ndarray, drawn: int, key: np.ndarray) -> list[int]:
-    """Where a segment may be cut: the place that was drawn, then others by a keyed order. key: u64[1]."""
-    others = np.delete(sentences, drawn)
-    order = np.argsort(mix(key + np.arange(1, len(others) + 1, dtype=np.uint64)), kind="stable")
-    return [int(sentences[drawn]), *others[order].tolist()]
+def in_long_sentences(flags: np.ndarray, row_length: int) -> np.ndarray:
+    """Which tokens are of a sentence that no row holds, bool[n]. flags: u8[n], the first token begins a sentence."""
+    sizes = np.diff(np.flatnonzero(flags & SENTENCE_START), append=len(flags))
+    return np.repeat(sizes > row_length - 2, sizes)
 
 
-def _balanced(
-    starts: np.ndarray, stops: np.ndarray, members: list[int], choices: list[list[int]]
-) -> list[tuple[int, int]]:
+def _between(
+    starts: np.ndarray, stops: np.ndarray, flags: np.ndarray, row_length: int
+) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """Segments that can be pairs -> places to cut them: those of whole sentences, and those within long ones."""
+    sentences, words = (np.append(np.flatnonzero(flags & bit), len(flags)) for bit in (SENTENCE_START, WORD_START))
+    first, last = np.searchsorted(sentences, starts), np.searchsorted(sentences, stops)
+    begins, ends = sentences[first] == starts, sentences[last] == stops
+    whole = begins & ends & (last - first > 1)
+    within = in_long_sentences(flags, row_length)[starts] & ~begins & ~ends & (first == last)
+    first_word, last_word = np.searchsorted(words, starts + 1), np.searchsorted(words, stops)
+    within &= last_word > first_word
+    return (
+        {i: sentences[first[i] + 1 : last[i]] for i in np.flatnonzero(whole).tolist()},
+        {i: words[first_word[i] : last_word[i]] for i in np.flatnonzero(within).tolist()},
+    )
+
+
+def _choices(places: np.ndarray, key: np.ndarray) -> list[int]:
+    """The first places to cut a segment in the order in which they are drawn. key: u64[1]."""
+    draws = mix(key + np.arange(1, len(places) + 1, dtype=np.uint64))
+    return places[np.argsort(draws, kind="stable")[:MOST_CUTS]].tolist()
+
+
+def _balanced(starts: np.ndarray, stops: np.ndarray, members: list[tuple[int, list[int]]]) -> list[tuple[int, int]]:
     """(segment, where it is cut): of those that are alike, the first text is as often the longer one as the second."""
     surplus, alike = Counter(), {}  # more first texts that are longer; segments, by kind and which text is longer
-    for i, cuts in zip(members, choices):
-        options = [(cut, *_shape(cut - int(starts[i]), int(stops[i]) - cut)) for cut in cuts[:MOST_CUTS]]
+    for i, cuts in members:
+        options = [(cut, *_shape(cut - int(starts[i]), int(stops[i]) - cut)) for cut in cuts]
         fits = (option for option in options if option[2] * surplus[option[1]] < 0)
         cut, shape, longer = options[0]
         if longer * surplus[shape] > 0:
@@ -144,10 +165,10 @@ class _Matching:
         self.couples: list[tuple[int, int, int, int]] = []  # segment, its cut, another, its cut
         self.matched: set[int] = set()
 
-    def couple(self, members: list[int], choices: list[list[int]]) -> None:
+    def couple(self, members: list[tuple[int, list[int]]]) -> None:
         """Takes the segments one by one: the first place to cut with which a partner waits, else it waits, too."""
         waiting: dict[int, list[tuple[int, int]]] = {}  # length of the second part -> (segment, cut)
-        for i, cuts in zip(members, choices):
+        for i, cuts in members:
             if i in self.matched:
                 continue
             found = next((match for cut in cuts if (match := self._partner(i, cut, waiting))), None)

@@ -216,7 +216,9 @@ def pack_group(task: PackTask) -> dict:
             if task.phrases:
                 flags = _marker(task.phrases, task.tokenizer)(ids, flags)
             plan = packing.plan(piece.lengths, flags, task.layout, pairs=task.pairs != pairs.NONE)
-            paired = pairs.pair(task.pairs, plan.starts, plan.stops, ids, flags, piece.lengths, piece.hashes)
+            paired = pairs.pair(
+                task.pairs, plan.starts, plan.stops, ids, flags, piece.lengths, piece.hashes, task.layout.row_length
+            )
             for label in (0, 1):
                 labels[label] += int(np.count_nonzero(paired.labels == label))
             counts.update(rows=plan.count, segments=len(plan.rows), tokens=len(ids) + 2 * len(plan.rows))
