@@ -24,9 +24,10 @@ from mlm_jax import records
 from mlm_jax.cli.prepare import main
 from mlm_jax.config import Config, ConfigError, DataConfig, TokenizerConfig
 from mlm_jax.prepare import changes, packing, prepare, pydoc, sources, tasks
-from mlm_jax.prepare.documents import encode_documents, paragraphs_of, sentence_ends
+from mlm_jax.prepare.documents import encode_documents, paragraphs_of
 from mlm_jax.prepare.phrases import read_phrases
 from mlm_jax.prepare.sampling import Reservoir
+from mlm_jax.prepare.sentences import sentence_ends
 from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import PARAGRAPH_START, SENTENCE_START, WORD_START, Layout
 from mlm_jax.tokenizer import Tokenizer
@@ -257,7 +258,7 @@ def test_modules_of_the_standard_library_and_the_dependencies():
     ],
 )
 def test_sentences(text, sentences):
-    ends = [0, *sentence_ends(text), len(text)]
+    ends = [0, *sentence_ends([text])[1].tolist(), len(text)]
     assert [text[first:last].strip() for first, last in itertools.pairwise(ends)] == sentences
 
 
