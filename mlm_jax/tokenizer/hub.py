@@ -68,10 +68,10 @@ class Hub:
 
     def _hidden(self, ids: set[int]) -> dict:
         """The content with these tokens out of reach of any text, and without what is done after encoding."""
-        content = copy.deepcopy(self.content)
-        content |= {"truncation": None, "padding": None, "post_processor": None}
+        content = {**self.content, "truncation": None, "padding": None, "post_processor": None}
+        content["model"] = model = {**content["model"]}  # deeper copies cost more than all the rest
+        content["added_tokens"] = [{**token} for token in content["added_tokens"]]
         names = {self.pieces[i]: HIDDEN + self.pieces[i] for i in ids}
-        model = content["model"]
         if isinstance(model["vocab"], dict):
             model["vocab"] = {names.get(token, token): i for token, i in model["vocab"].items()}
         else:

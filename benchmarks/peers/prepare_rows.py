@@ -1,0 +1,23 @@
+"""This project's rows of a file of JSON lines: python prepare_rows.py TOKENIZER TEXT FOLDER WORKERS ROW_LENGTH."""
+
+import json
+import platform
+import sys
+import time
+
+from mlm_jax.config import Config, DataConfig, TokenizerConfig
+from mlm_jax.prepare import prepare
+
+
+def main(tokenizer: str, text: str, folder: str, workers: str, row_length: str) -> None:
+    data = DataConfig(sources=(text,), workers=int(workers))
+    config = Config(row_length=int(row_length), data=data, tokenizer=TokenizerConfig(path=tokenizer))
+    begun = time.perf_counter()
+    manifest = prepare(config, folder, progress=False)
+    seconds = time.perf_counter() - begun
+    tokens = manifest["corpora"][0]["counts"]["tokens"]
+    print(json.dumps({"seconds": {"": seconds}, "tokens": tokens, "versions": f"python {platform.python_version()}"}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
