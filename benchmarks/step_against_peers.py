@@ -32,7 +32,7 @@ SETTLE_SECONDS = 0.5  # idle threads of the contender before spin for a while
 MOST_NOISE = 0.1  # cores that other processes may take during a round
 MOST_REPEATED = 3  # rounds; after so many no more are left out, so that a busy machine does not keep this one for long
 
-# What `runtime.keep_freed_memory` sets.
+# What `runtime.start` lets `memory.keep_freed` set.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),

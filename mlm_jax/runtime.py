@@ -3,7 +3,6 @@
 jax is imported within the functions, since some settings must come before it.
 """
 
-import ctypes
 import hashlib
 import importlib.util
 import os
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlm_jax.config import ConfigError
+from mlm_jax.memory import keep_freed
 
 ACCELERATOR_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 HEARTBEAT_SECONDS = 60  # a process that is silent for so long is dead, and the others end
@@ -29,7 +29,7 @@ def start(
     Raises ConfigError where the platform that was asked for has no device, or masks would depend on the mesh.
     """
     if not any(importlib.util.find_spec(name) for name in ACCELERATOR_PLUGINS):
-        keep_freed_memory()
+        keep_freed(1 << 30, 2**31 - 1)  # temporaries of a step on a CPU
     import jax
 
     global processes
@@ -45,21 +45,6 @@ def start(
     if not getattr(jax.config, "jax_threefry_partitionable", True):  # newer versions have no other way
         raise ConfigError("JAX_THREEFRY_PARTITIONABLE", False, "must be left on, or masks depend on the mesh")
     keep_compiled_programs()
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc keep the memory of a step's temporaries instead of returning it to the system each time.
-
-    For training on a CPU, where they are allocated and freed in every step. Must come before jax starts its threads.
-    """
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another C library
-        return
-    trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # names of malloc.h
-    mallopt(arena_max, 1)
-    mallopt(mmap_threshold, 1 << 30)
-    mallopt(trim_threshold, 2**31 - 1)
 
 
 def keep_compiled_programs() -> None:

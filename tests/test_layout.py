@@ -4,7 +4,15 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "mlm_jax"
-HOST = ["config", "flags", "text", "tokenizer", "records", "prepare"]  # never import jax: worker processes stay light
+HOST = [
+    "config",
+    "flags",
+    "memory",
+    "text",
+    "tokenizer",
+    "records",
+    "prepare",
+]  # never import jax: worker processes stay light
 ARRAYS = [
     "runtime",
     "tree",
