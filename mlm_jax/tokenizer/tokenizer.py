@@ -1,5 +1,6 @@
 """`Tokenizer`: one interface for every kind of tokenizer."""
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +37,10 @@ class Tokenizer:
         if isinstance(files, bytes):
             files = {MODEL: files}
         kind = next(name for name in KINDS if name in files)
-        self._backend = backend = KINDS[kind](files, origin)
+        try:
+            self._backend = backend = _opened(kind, tuple(sorted(files.items())))
+        except ConfigError as error:
+            raise ConfigError(error.key, origin, error.fix) from None
         self.kind, self.files = kind, backend.files
         self.hash = hashlib.blake2b(backend.identity, digest_size=16).hexdigest()
         self.pieces: list[str] = backend.pieces
@@ -173,6 +177,12 @@ class Tokenizer:
         if first not in self.added:
             raise KeyError(f"{term!r} was not added to this tokenizer")
         return self.added[first]
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(kind: str, files: tuple[tuple[str, bytes], ...]):
+    """What reads the files, which nobody changes; kept, since `prepare` opens the same ones several times."""
+    return KINDS[kind](dict(files), "")
 
 
 def _main_file(path: Path) -> Path:
