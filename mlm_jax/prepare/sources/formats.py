@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare.sources import arrow, compression, lines, tfds
 from mlm_jax.prepare.sources.parts import KEY, Document, Fields, File, Meter, Piece, Unit, numbered
+from mlm_jax.prepare.wiki import source as wiki
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +50,13 @@ def kind_of(name: str, otherwise: str | None) -> str | None:
     return next(kinds, otherwise)
 
 
-JSON, TEXT, PARQUET, ARROW = "json", "text", "parquet", "arrow"
+JSON, TEXT, PARQUET, ARROW, WIKI = "json", "text", "parquet", "arrow", "wiki"
 FORMATS = {
     TEXT: Format((".txt", ".text"), lines.cut_text, lines.read_text),
     JSON: Format((".jsonl", ".ndjson", ".json"), lines.cut_json, lines.read_json),
     PARQUET: Format((".parquet", ".pq"), arrow.cut_parquet, arrow.read),
     ARROW: Format((".arrow", ".feather", ".ipc"), arrow.cut_arrow, arrow.read),
+    WIKI: Format((".xml",), wiki.cut, wiki.read),
     tfds.ARRAY_RECORD: Format((), tfds.cut_array_record, tfds.read),  # found by the name of the dataset
     tfds.TFRECORD: Format((), tfds.cut_tfrecord, tfds.read),
 }

@@ -1,0 +1,200 @@
+"""Wikipedia dumps: pages of XML, wikitext to prose, and both as a source of `prepare`."""
+
+import bz2
+import io
+import re
+
+import pytest
+from test_prepare import config_of, read_rows, segments_of
+
+from mlm_jax.prepare import prepare, sources
+from mlm_jax.prepare.sources import Fields, parts
+from mlm_jax.prepare.wiki import dump, pages, prose
+from mlm_jax.tokenizer import Tokenizer
+
+SITE = """<siteinfo><sitename>W</sitename><dbname>xxwiki</dbname><namespaces>
+<namespace key="-2" case="first-letter">Medium</namespace><namespace key="0" case="first-letter" />
+<namespace key="1" case="first-letter">Diskussion</namespace><namespace key="6" case="first-letter">Datei</namespace>
+<namespace key="14" case="first-letter">Kategorie</namespace></namespaces></siteinfo>"""
+MARKUP = ["{|", "|}", "||", "colspan", "<ref", "</ref>", "[[", "]]", "{{", "}}", "''"]
+
+
+def escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def page(id: int, text: str, title: str = "", namespace: int | None = 0, inside: str = "") -> str:
+    ns = "" if namespace is None else f"<ns>{namespace}</ns>"
+    return (
+        f"<page>\n<title>{title or f'Page {id}'}</title>{ns}<id>{id}</id>{inside}\n"
+        f"<revision><id>9{id}</id><contributor><username>u</username><id>7</id></contributor>"
+        f'<model>wikitext</model><text xml:space="preserve">{escaped(text)}</text></revision>\n</page>\n'
+    )
+
+
+def export(*inside: str, version: str = "0.10", head: str = SITE, encoding: str = "utf-8") -> bytes:
+    root = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-{version}/" version="{version}" xml:lang="xx">\n'
+    declared = f'<?xml version="1.0" encoding="{encoding}"?>\n' if encoding != "utf-8" else ""
+    return (declared + root + head + "\n" + "".join(inside) + "</mediawiki>\n").encode(encoding)
+
+
+def read(data: bytes) -> list[dump.Page]:
+    return list(pages(io.BytesIO(data)))
+
+
+# Pages
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1", "koi8-r"])
+@pytest.mark.parametrize("version", ["0.3", "0.10", "0.11"])
+def test_encodings_and_schema_versions(encoding, version):
+    word = "слово" if encoding == "koi8-r" else "naïveté"
+    found = read(export(page(3, f"{word} & <b>so on</b>"), version=version, encoding=encoding))
+    assert [(one.id, one.title, one.namespace, one.text) for one in found] == [
+        ("3", "Page 3", 0, f"{word} & <b>so on</b>")
+    ]
+    assert found[0].site.name == "xxwiki" and "datei" in found[0].site.namespaces[dump.FILE]
+
+
+def test_what_is_no_article_is_told_by_reason():
+    found = read(
+        export(
+            page(1, "text"),
+            page(2, "#REDIRECT [[Page 1]]"),
+            page(3, "  #redirect:[[Page 1]] {{R from move}}"),
+            page(4, "#WEITERLEITUNG [[Page 1]]"),
+            page(5, "#перенаправление[[Page 1]]\n[[Kategorie:X]]"),
+            page(6, "anything", inside='<redirect title="Page 1" />'),
+            page(7, "#First [[item]] of a list.\n#Second"),
+            page(8, "talk", namespace=1),
+            page(9, "talk", title="Diskussion:Page 1", namespace=None),
+            page(10, "text", title="Star: Trek", namespace=None),
+            page(11, "a {}", title="Page.css").replace("<model>wikitext", "<model>css"),
+        )
+    )
+    assert [one.problem for one in found] == [
+        "", *["redirect"] * 5, "", *["another namespace"] * 2, "", "no wikitext"
+    ]  # fmt: skip
+    assert all(bool(one.problem) == (one.text == "") for one in found)
+
+
+def test_the_last_of_several_revisions_counts():
+    one = page(1, "old").replace("</revision>", "</revision><revision><text>new</text></revision>")
+    # other slots of a revision, as of schema 0.11, are no text of the page
+    slot = "<content><role>main2</role><text>other</text></content></revision>"
+    assert [found.text for found in read(export(one.replace("new</text></revision>", f"new</text>{slot}")))] == ["new"]
+
+
+def test_tags_with_a_prefix():
+    data = re.sub(r"<(/?)(\w)", r"<\1mw:\2", export(page(1, "text")).decode())
+    data = data.replace("xmlns=", "xmlns:mw=").encode()
+    assert [(one.id, one.text) for one in read(data)] == [("1", "text")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_broken_xml_costs_the_page_it_lies_in(encoding, monkeypatch):
+    monkeypatch.setattr(dump, "BLOCK_BYTES", 100)  # an error and the next page in other blocks
+    bad = page(2, "text").replace("text</text>", "text \x01 & <b> </text>")
+    text = export(page(1, "one"), bad, page(3, "three"), page(4, "<>").replace("&lt;", "<"), page(5, "five"))
+    found = read(text.decode().encode(encoding))
+    assert [(one.id, one.damage) for one in found] == [("1", False), ("", True), ("3", False), ("", True), ("5", False)]
+    lines = text.decode().split("\n")
+    for one in found:
+        if not one.damage:
+            assert lines[one.line - 1] == "<page>" and f"<id>{one.id}</id>" in lines[one.line]
+    assert "<b>" in lines[found[1].line - 1] or "text \x01" in lines[found[1].line - 1]
+
+
+def test_a_file_that_breaks_off():
+    data = export(page(1, "one"), page(2, "two"), page(3, "three"))
+    found = read(data[: data.index(b"three")])
+    assert [one.id for one in found] == ["1", "2", ""] and found[-1].damage
+    assert found[-1].problem == dump.CUT_OFF
+    assert read(b"")[0].problem == dump.CUT_OFF
+
+
+def test_what_is_no_export():
+    (found,) = read(b"<html><body><page><title>x</title></page></body></html>")
+    assert found.problem == "no MediaWiki export, but <html>" and found.damage
+    (found,) = read(b'<?xml version="1.0" encoding="utf-7"?><mediawiki></mediawiki>')
+    assert found.problem.startswith("broken XML (") and found.damage
+
+
+def test_a_page_that_is_too_long_is_no_page(monkeypatch):
+    monkeypatch.setattr(dump, "MOST_CHARACTERS", 1000)
+    found = read(export(page(1, "a" * 1001), page(2, "b" * 1000)))
+    assert [(len(one.text), bool(one.problem)) for one in found] == [(0, True), (1000, False)]
+
+
+# Prose
+
+
+@pytest.mark.parametrize(
+    "wikitext, expected",
+    [
+        ("{{p {{9}} q}}tail", "tail"),
+        ("{{Infobox|a={{b|c}}\n|d=[[x]]\n}}\ntail", "tail"),
+        ("tail {{open rest [[link|text]]", "tail open rest text"),
+        ("The lake is {{convert|40|km|mi}} long.", "The lake is 40 km long."),
+        (
+            "A<ref name=x/> b<ref>c {{cite|t=[[d]]}}</ref> e.\n{|\n!colspan=\"2\"|h\n|-\n|1||2\n|}\nF [[G|g]] '''h'''.",
+            "A b e.\nF g h.",
+        ),
+    ],
+)
+def test_nested_templates_tables_and_references(wikitext, expected):
+    assert prose(wikitext) == expected
+
+
+# As a source
+
+
+def dump_of(folder, *inside: str, name: str = "a.xml.bz2") -> str:
+    path = folder / name
+    data = export(*inside)
+    half = len(data) // 2
+    path.write_bytes(bz2.compress(data[:half]) + bz2.compress(data[half:]) if name.endswith("2") else data)
+    return str(path)
+
+
+def test_a_dump_as_a_corpus(tmp_path):
+    """Several streams in one file; counts by reason; the same rows whatever the number of workers and of units."""
+    articles = [page(i, f"The '''number''' {i} is [[less]] than {{{{nowrap|{i + 1}}}}}. " * 5) for i in range(40)]
+    others = [page(100, "#REDIRECT [[Page 1]]"), page(101, "talk", namespace=1), page(102, ""), page(103, "{{stub}}")]
+    path = dump_of(tmp_path, *articles, *others)
+    manifest = prepare(config_of(path), tmp_path / "rows", progress=False)
+    counts = manifest["corpora"][0]["counts"]
+    assert (counts["read"], counts["kept"]) == (44, 40)
+    assert counts["dropped"] == {"redirect": 1, "another namespace": 1, "empty": 2}
+    tokenizer = Tokenizer.load(tmp_path / "rows/tokenizer")
+    texts = [
+        tokenizer.decode(s) for split in ("train", "eval") for s in segments_of(read_rows(tmp_path / "rows", split))
+    ]
+    assert any("The number 7 is less than 8." in text for text in texts)
+
+
+def test_documents_are_named_by_wiki_and_page(tmp_path, monkeypatch):
+    path = dump_of(tmp_path, page(5, "One page of text."), page(6, "Another page."), name="later.xml")
+    for unit_bytes in (parts.UNIT_BYTES, 1):
+        monkeypatch.setattr(parts, "UNIT_BYTES", unit_bytes)
+        units = list(sources.units(sources.find_files(path), Fields()))
+        assert len(units) == (2 if unit_bytes == 1 else 1)
+        found = [document for unit in units for document in sources.documents(unit, Fields())]
+        assert [(one.id, one.text) for one in found] == [
+            ("xxwiki:5", "One page of text."), ("xxwiki:6", "Another page.")
+        ]  # fmt: skip
+        assert [one.place for one in found] == [f"{path}:6", f"{path}:10"]
+
+
+def test_damage_is_counted_with_its_place(tmp_path):
+    data = export(page(1, "Some words of text."), page(2, "Others."), page(3, "Lost."), page(4, "Lost."))
+    (tmp_path / "cut.xml").write_bytes(data[: data.index(b"Lost.")].replace(b"Others.", b"&"))
+    (tmp_path / "page.xml").write_bytes(b"<html/>")
+    manifest = prepare(config_of(tmp_path, holdout=0.0), tmp_path / "rows", progress=False)
+    counts = manifest["corpora"][0]["counts"]
+    assert counts["kept"] == 1
+    assert counts["dropped"] == {
+        "cut.xml:12: broken XML (not well-formed (invalid token))": 1,
+        "cut.xml:16: the file breaks off, the rest is lost": 1,
+        "page.xml:1: no MediaWiki export, but <html>": 1,
+    }
