@@ -113,7 +113,7 @@ LEFTOVERS = frozenset(
     if title.strip()
 )
 PROSE, PROSE_ITEM = 40, 60  # letters of a paragraph, of an item, that make it prose
-SENTENCE_SIGNS = ".!?…؟۔।॥።。！？｡"
+SENTENCE_SIGN = re.compile(f"[{SPACED}{UNSPACED}]")
 
 
 def paragraphs(lines: list[Line]) -> list[str]:
