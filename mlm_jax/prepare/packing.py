@@ -52,7 +52,7 @@ class _Packer:
         ends = np.cumsum(lengths)
         self.documents = iter(zip((ends - lengths).tolist(), ends.tolist()))
         # at each place: the last word start and the last sentence start up to it
-        self.in_long = memoryview(in_long_sentences(flags, layout.row_length))
+        self.in_long = memoryview(in_long_sentences(flags, layout.row_length)) if pairs else b""
         place = np.arange(len(flags) + 1, dtype=np.int32)
         flags = np.append(flags, np.uint8(WORD_START | SENTENCE_START))
         self.word = memoryview(np.maximum.accumulate(np.where(flags & WORD_START, place, 0)))
