@@ -41,6 +41,13 @@ def test_pairs_need_room():
         check(changed(Config(), row_length=31, data__pairs="order"), 1)
 
 
+def test_rows_have_the_pairs_that_are_asked_for():
+    check(changed(Config(), batch_size=8), 8, 1, {**MANIFEST, "pairs": "next"})
+    check(changed(Config(), batch_size=8, data__pairs="next"), 8, 1, {**MANIFEST, "pairs": "next"})
+    with pytest.raises(ConfigError, match=r"config\.data\.pairs = 'next': the rows were prepared with 'order'"):
+        check(changed(Config(), batch_size=8, data__pairs="next"), 8, 1, {**MANIFEST, "pairs": "order"})
+
+
 def test_derived_numbers_by_hand():
     derived = check(changed(Config(), batch_size=256, accumulation=4, steps=1000, mesh__fsdp=2), 8, 1, MANIFEST)
     assert derived.mesh == {"data": 4, "fsdp": 2, "tensor": 1}

@@ -341,6 +341,9 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     size = tokenizer["vocab_size"]
     if manifest["row_length"] != config.row_length:
         raise ConfigError("config.row_length", config.row_length, f"the rows are {manifest['row_length']} tokens long")
+    pairs, found = config.data.pairs, manifest.get("pairs", "none")
+    if pairs not in ("none", found):
+        raise ConfigError("config.data.pairs", pairs, f"the rows were prepared with {found!r}; prepare others")
     if config.model.vocab_size is not None and size > config.model.vocab_size:
         raise ConfigError("config.model.vocab_size", config.model.vocab_size, f"the tokenizer has {size} ids")
     for name in ("pad", "cls", "sep", "mask"):
