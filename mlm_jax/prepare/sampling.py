@@ -3,8 +3,9 @@
 import heapq
 from collections.abc import Iterable, Iterator
 
+from mlm_jax.config import ConfigError
 from mlm_jax.prepare.progress import Stage
-from mlm_jax.prepare.sources import File, units
+from mlm_jax.prepare.sources import KEY, File, units
 from mlm_jax.prepare.tasks import SampleTask, Settings, sample_unit
 from mlm_jax.prepare.workers import Workers
 
@@ -37,8 +38,11 @@ class Reservoir:
 def sample_texts(
     corpora: Iterable[tuple[list[File], Settings]], most_bytes: int, workers: Workers, stage: Stage
 ) -> list[str]:
-    """Training text of at most `most_bytes`, in parts of documents, from all over the corpora."""
-    reservoir = Reservoir(most_bytes)
+    """Training text of at most `most_bytes`, in parts of documents, from all over the corpora.
+
+    Raises ConfigError where there is none, since the records are no documents.
+    """
+    reservoir, first_problem = Reservoir(most_bytes), None
     chunk = max(1000, min(1 << 16, most_bytes // 100))
 
     def tasks() -> Iterator[SampleTask]:
@@ -49,5 +53,10 @@ def sample_texts(
     for sample in workers.map(sample_unit, tasks()):
         for hash, size, text in sample.chunks:
             reservoir.add(hash, size, text)
+        first_problem = first_problem or sample.first_problem
         stage.add(sample.size, sample.documents, sample.stored)
-    return reservoir.texts()
+    texts = reservoir.texts()
+    if not texts and first_problem:
+        place, problem = first_problem
+        raise ConfigError(KEY, place, f"{problem}; and no other record holds text to train a tokenizer on")
+    return texts

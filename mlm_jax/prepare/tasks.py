@@ -53,21 +53,25 @@ class Sample:
     documents: int
     size: int  # bytes of the unit
     stored: int  # bytes of its file that were read for it
+    first_problem: tuple[str, str] | None  # place and reason
 
 
 def sample_unit(task: SampleTask) -> Sample:
     """The chunks of a unit's training documents with a small hash."""
-    settings, chunks, count = task.settings, [], 0
+    settings, chunks, count, first_problem = task.settings, [], 0, None
     for document in documents(task.unit, settings.fields):
         count += 1
-        if document.problem or settings.split(document.id):
+        if document.problem:
+            first_problem = first_problem or (document.place, document.problem)
+            continue
+        if settings.split(document.id):
             continue
         for start in range(0, len(document.text), task.chunk):
             value = document_hash(settings.source, f"{document.id}\0{start}", b"sample")
             if value < task.below:
                 text = document.text[start : start + task.chunk]
                 chunks.append((value, len(text.encode("utf-8", "replace")), text))
-    return Sample(chunks, count, len(task.unit.data), task.unit.stored)
+    return Sample(chunks, count, len(task.unit.data), task.unit.stored, first_problem)
 
 
 @dataclasses.dataclass(frozen=True)
