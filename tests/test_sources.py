@@ -525,3 +525,9 @@ def test_ten_thousand_mangled_records_cost_themselves(tmp_path):
     for corpus, dropped in zip(manifest["corpora"], expected.values(), strict=True):
         kept = dropped.pop("")
         assert corpus["counts"]["dropped"] == dropped and corpus["counts"]["kept"] == kept
+
+
+def test_a_source_of_nothing_but_bad_records_is_told_by_the_first(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\n\n\xfe")
+    with pytest.raises(ConfigError, match=r"a\.txt:1': not UTF-8; and no other record holds text"):
+        prepare(Config(data=DataConfig(sources=(str(tmp_path),), workers=1)), tmp_path / "rows", progress=False)

@@ -4,6 +4,12 @@ The rows follow from the inputs and options alone, whatever the number of worker
 interrupted: what is done is kept beside the folder and found again. What the folder holds: see `manifest`. With
 `data.encoded` the encoded documents stay, each set of them under the fingerprint of the inputs and of all options that
 come before packing.
+
+Memory does not grow with the text: each worker has a unit of text in work (2 MB, or one document of at most 16 MiB) and
+a few wait for it, or a piece of a pack group (`encoded`); beside these stand the tokenizer's sample
+(`tokenizer.sample_bytes`) and the text in which collocations are counted. What grows is a few hundred bytes for each
+unit of text and 20 bytes for each document of a group (`benchmarks/prepare_memory.py`); looking for duplicates takes
+what `duplicates` says.
 """
 
 from pathlib import Path
