@@ -6,11 +6,13 @@ import gzip
 import http.server
 import json
 import lzma
+import os
 import random
 import re
 import shutil
 import struct
 import threading
+import time
 from collections import Counter
 
 import fsspec
@@ -21,9 +23,11 @@ import zstandard
 from array_record.python.array_record_module import ArrayRecordReader
 from pyarrow import feather, parquet
 
-from mlm_jax.config import Config, ConfigError, DataConfig, TokenizerConfig
+from mlm_jax.config import Config, ConfigError, DataConfig, RunError, TokenizerConfig
 from mlm_jax.prepare import prepare, sources
+from mlm_jax.prepare.progress import Stage
 from mlm_jax.prepare.sources import remote
+from mlm_jax.prepare.workers import Workers
 
 FIELDS = sources.Fields("text", "id")
 
@@ -531,3 +535,27 @@ def test_a_source_of_nothing_but_bad_records_is_told_by_the_first(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xff\n\n\xfe")
     with pytest.raises(ConfigError, match=r"a\.txt:1': not UTF-8; and no other record holds text"):
         prepare(Config(data=DataConfig(sources=(str(tmp_path),), workers=1)), tmp_path / "rows", progress=False)
+
+
+# Workers and progress
+
+
+def die(number: int) -> int:
+    os._exit(9) if number == 3 else None
+    return number
+
+
+def test_a_worker_that_is_killed_is_told():
+    with Workers(2) as workers, pytest.raises(RunError, match=r"a worker process was killed.*config\.data\.workers"):
+        list(workers.map(die, range(10)))
+
+
+def test_time_left_goes_by_what_is_read_of_the_files(capsys, monkeypatch):
+    clock = iter([0.0, 30.0, 30.0, 30.0, 30.0, 60.0, 60.0, 60.0, 60.0, 90.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 90.0))
+    with Stage("encode", True, total=1000) as stage:
+        stage.add(50_000_000, 10, stored=100)
+        stage.add(50_000_000, 10, stored=300)
+    first, second, last = capsys.readouterr().err.strip().split("\n")
+    assert "10% of the files, 0:04:30 left" in first and "40% of the files, 0:01:30 left" in second
+    assert last == "encode: 100.0 MB, 20 documents in 90.0 s (1.1 MB/s, 0 documents/s)"

@@ -1,6 +1,6 @@
 """Worker processes: results in the order of the tasks, few tasks in flight, no process left behind."""
 
-import concurrent.futures
+import concurrent.futures.process
 import contextlib
 import multiprocessing
 import os
@@ -12,9 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from mlm_jax.config import RunError
 from mlm_jax.memory import keep_freed
 
 IN_FLIGHT = 3  # tasks per worker that wait or run: bounds memory
+KILLED = (
+    "a worker process was killed, perhaps since memory ran out: fewer of them need less (config.data.workers). "
+    "What is done is kept, the same command goes on"
+)
 
 
 def cores() -> int:
@@ -37,10 +42,19 @@ class Workers:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        """function(task) for each task, in order. Both must be importable by name: the processes share nothing."""
+        """function(task) for each task, in order. Both must be importable by name: the processes share nothing.
+
+        Raises RunError where a process is killed.
+        """
         if self.count == 1:
             yield from map(function, tasks)
             return
+        try:
+            yield from self._shared(function, tasks)
+        except concurrent.futures.process.BrokenProcessPool:
+            raise RunError(KILLED) from None
+
+    def _shared(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         waiting: deque[concurrent.futures.Future] = deque()
         for task in tasks:
             waiting.append(self._submit(function, task))

@@ -21,19 +21,17 @@ def find_files(source: str) -> list[File]:
     elif source.startswith(tfds.PREFIX):
         files = tfds.find(source)
     elif re.match(r"[a-z]\w+:", source):
-        fix = (
-            "known sources are builtin:pydoc, tfds:NAME:SPLIT, and files, folders and glob patterns, local or such as "
+        known = (
+            "builtin:pydoc, tfds:NAME:SPLIT, and files, folders and glob patterns, local or such as s3://BUCKET/*.gz"
         )
-        fix += "s3://BUCKET/*.gz"
-        raise ConfigError(KEY, source, fix)
+        raise ConfigError(KEY, source, f"known sources are {known}")
     else:
         files = _local_files(source)
     if not files:
         wanted = ", ".join(f"*{suffix}" for format in FORMATS.values() for suffix in format.suffixes)
-        found_nothing = (
-            "the folder holds none of" if os.path.isdir(source) else "no such file; a folder is searched for"
-        )
-        raise ConfigError(KEY, source, f"{found_nothing} {wanted}, plain or compressed")
+        folder = os.path.isdir(os.path.expanduser(source))
+        nothing = "the folder holds none of" if folder else "no such file; a folder is searched for"
+        raise ConfigError(KEY, source, f"{nothing} {wanted}, plain or compressed")
     return sorted(files, key=lambda file: file.name)
 
 
