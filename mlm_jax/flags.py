@@ -8,7 +8,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from mlm_jax.config import Config, ConfigError, with_source
+from mlm_jax.config import Config, ConfigError, RunError, with_source
 
 # exit codes; 0: all planned steps are done, 1: anything else
 USER_ERROR = 2  # what the user can mend
@@ -66,13 +66,17 @@ def command(
 ) -> int:
     """Reads the command line of a verb and runs it; returns the exit code, which run(arguments) gives.
 
-    What the user can mend, Usage and ConfigError, is one message and USER_ERROR. See `parse` for the rest.
+    What the user can mend, Usage and ConfigError, is one message and USER_ERROR; RunError is one, too, and 1. See
+    `parse` for the rest.
     """
     try:
         return run(parse(argv, usage, needs_config, define, words))
     except (Usage, ConfigError) as error:
         print(f"mlm_jax: {error}", file=sys.stderr)
         return USER_ERROR
+    except RunError as error:
+        print(f"mlm_jax: {error}", file=sys.stderr)
+        return 1
 
 
 def parse(
