@@ -2,7 +2,9 @@
 
 import bz2
 import io
+import random
 import re
+import time
 
 import pytest
 from test_prepare import config_of, read_rows, segments_of
@@ -10,6 +12,7 @@ from test_prepare import config_of, read_rows, segments_of
 from mlm_jax.prepare import prepare, sources
 from mlm_jax.prepare.sources import Fields, parts
 from mlm_jax.prepare.wiki import dump, pages, prose
+from mlm_jax.prepare.wiki.scan import OWN
 from mlm_jax.tokenizer import Tokenizer
 
 SITE = """<siteinfo><sitename>W</sitename><dbname>xxwiki</dbname><namespaces>
@@ -144,6 +147,150 @@ def test_a_page_that_is_too_long_is_no_page(monkeypatch):
 )
 def test_nested_templates_tables_and_references(wikitext, expected):
     assert prose(wikitext) == expected
+
+
+@pytest.mark.parametrize(
+    "wikitext, expected",
+    [
+        # links
+        ("[[a]]s, [[b|c]], [[d (e)|d]], [[:f:G|h]], [http://x.y i j], [//x.y k].", "as, c, d, h, i j, k."),
+        ("Text.[http://x.y]\n[[Category:A]]\n[[de:Eine Seite]]\n[[zh-min-nan:A]]", "Text."),
+        ("[[File:A.jpg|thumb|A [[b|caption]] with {{x|y}}.]]Text [[Image:c.png]]here.", "Text here."),
+        ("[[Bestand:A.jpg|thumb|in a language that no head tells]]Text.", "Text."),
+        ("A [[Star Trek: Voyager|series]] and [[2001: A Space Odyssey]].", "A series and 2001: A Space Odyssey."),
+        ("[[File:a.jpg|thumb|a [http://x.y b]]] Text.", "Text."),
+        # bold, italics, and the apostrophes beside them
+        ("''a'' '''b''' '''''c''''' L'''Humanité'' d'''''e'''''.", "a b c L'Humanité de."),
+        # tags, entities, switches
+        ("x<br/>y<p>z<!-- z --> H<sub>2</sub>O, 10<sup>6</sup> and 20<sup>th</sup>.", "x y\nz H2O, 10⁶ and 20th."),
+        ("a&nbsp;b &amp; &lt;b&gt; &#8211; <stdio.h> __NOTOC____BEZ_OBSAHU__", "a b & <b> – <stdio.h>"),
+        ("<nowiki>'''a''' [[b]]</nowiki> c", "a b c"),
+        ("A<!-- never\nclosed", "A"),
+        ("One line\nand the next.\n\nAnother.\n天气\n很好。", "One line and the next.\nAnother. 天气很好。"),
+        # tables
+        ("A.\n{|\n|a\n{|\n|b\n|}\n|c\n|}\nB.\n<table><tr><td>x<table></table></td></tr></table>C.", "A.\nB.\nC."),
+        ("A.\n{{table begin}}\n|-\n! x !! y\n|a||b\n{{end}}\nB.", "A.\nB."),
+        ("A.\n{|\n|never closed\n|-\n|b\n\nB.", "A.\nB."),
+        # references that nothing closes last to the end of the line
+        ("A.<ref>{{cite|x}} never closed\nB.<ref name=b>c</ref> D.", "A. B. D."),
+        # templates
+        (
+            "{{lang|fr|mot}} {{nowrap|1 {{frac|1|2}}}} {{lang-ru|слово}} 1{{ndash}}2 {{USS|A|B-1}}",
+            "mot 1 1/2 слово 1–2 USS A (B-1)",
+        ),
+        (
+            "{{convert|5|ft|6|in|m}}, {{convert|3|-|4|sqmi}}, {{val|1.2|e=6|ul=km}}.",
+            "5 ft 6 in, 3–4 sq mi, 1.2×10⁶ km.",
+        ),
+        ("Born {{birth date|1950|1|2|df=y}}, {{as of|2010|5|lc=y}}.", "Born 2 January 1950, as of May 2010."),
+        ("{{quote|One. \n\n[[Two]].|who}}", "One.\nTwo."),
+        ("-{zh-cn:one;zh-tw:other}- -{H|zh:x}-two", "one two"),
+        # marks of editors are attached to a word or follow a sentence; where a value was, the sentence goes
+        ("Said{{mark}} so.{{mark}} Or so. {{mark}} Then {{citation needed}} done.", "Said so. Or so. Then done."),
+        ("Kept. It is {{value|40}} long. Kept too.", "Kept. Kept too."),
+        ("{{value}} is what it is. Kept.", "Kept."),
+        # parentheses lose the part with the hole, or all
+        ("X (say {{IPA|x}}; born 1950, {{y}}) and Y ({{lang|ru|}}; {{z}}) is (so).", "X (born 1950) and Y is (so)."),
+        ("X {{IPAc-en|x}} (from {{y}}) is.", "X is."),
+        # formulas
+        (
+            "If <math>x \\le \\alpha</math> then. If <math>\\frac{a}{b}</math> then.\n:<math>x^2</math>",
+            "If x ≤ α then.",
+        ),
+    ],
+)
+def test_markup(wikitext, expected):
+    assert prose(wikitext) == expected
+
+
+def test_sections():
+    """A section without prose vanishes, and its heading; so do those of sources, by title."""
+    sentence = "This is a sentence which is long enough to be one."
+    text = f"""Lead.
+== Kept == <!-- c -->
+=== Below ===
+{sentence}
+* [[item]]
+== Links ==
+* [[One thing]]
+* [http://x.y Another], a site
+== Things ==
+* Short
+* [[Thing]]: this item of a list has a sentence, and more than a few words.
+== References ==
+{sentence}
+=== Notes of these ===
+{sentence}
+== Empty ==
+{{{{Navbox}}}}"""
+    assert prose(text).split("\n") == [
+        "Lead.", "Kept", "Below", sentence, "item", "Things",
+        "Thing: this item of a list has a sentence, and more than a few words.",
+    ]  # fmt: skip
+    assert prose("'''X''' may be:\n* [[X (a)]], a thing\n* [[X (b)]]") == ""
+
+
+def test_names_of_namespaces_are_those_of_the_wiki():
+    (found,) = read(export(page(1, "[[Datei:a b|x]][[Kategorie:c|d]][[Andere:e|f]].")))
+    assert prose(found.text, found.site) == "f."
+
+
+PIECES = """
+    {{ }} {{{ }}} [[ ]] [ ] {| |} | || ! !! '' ''' ''''' <ref> </ref> <ref <!-- --> <nowiki> </nowiki> <math> </math>
+    <table> </table> <div> <br> == = * : # ; &amp; &#0; &#xD800; File:a.jpg Category:b http://x.y convert|1|km nowrap|
+    lang|fr|mot cite|web x word Sentence. ( ) ; , {{!}} colspan=2 <poem> </poem> 1= val|1|e= as|of -{ }- zh-cn:a;
+    __TOC__ 天气 。
+"""
+
+
+def test_mangled_wikitext_gives_text_without_markup():
+    draw = random.Random(0)
+    pieces = [*PIECES.split(), "\n", "\n\n", "\n{|", "\n|}", " ", "\x00", "\u202e", "\ud800", "\ue000"]
+    for _ in range(400):
+        text = "".join(draw.choices(pieces, k=draw.choice((5, 20, 80))))
+        found = prose(text)
+        assert not [sign for sign in MARKUP if sign in found] and not OWN.search(found), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{a|",
+        "[[a|",
+        "{|\n",
+        "<ref>a ",
+        "[http://a ",
+        "{{[[{|<ref>",
+        "{{nowrap|",
+        "{{[[}}]]",
+        "(",
+        "a ''b '''c ",
+        "<!--",
+    ],
+)
+def test_time_grows_with_the_text_alone(text):
+    """What nothing closes, 10,000 times: a parser that tries each of them anew needs minutes."""
+    start = time.process_time()
+    prose(text * 10_000)
+    assert time.process_time() - start < 5
+
+
+def test_deep_nesting():
+    for opening, closing in (("{{nowrap|", "}}"), ("[[a|", "]]"), ("{{x|", "}}"), ("{|\n", "\n|}"), ("(", ")")):
+        assert prose(f"Before. {opening * 5000}deep{closing * 5000}\nAfter.").endswith("After.")
+    assert prose("{{nowrap|" * 10 + "deep" + "}}" * 10) == "deep"
+
+
+def test_mangled_files_give_pages_or_reasons():
+    data = export(*(page(i, f"Text of page {i} & more.") for i in range(20)))
+    draw = random.Random(0)
+    for _ in range(100):
+        mangled = bytearray(data)
+        for _ in range(draw.randint(1, 5)):
+            mangled[draw.randrange(len(mangled))] = draw.randrange(256)
+        found = read(bytes(mangled[: draw.randint(0, 2 * len(mangled))]))
+        assert all(one.text or one.problem for one in found)
+        assert sum(not one.damage for one in found) <= 20
 
 
 # As a source

@@ -148,9 +148,9 @@ class _Reader:
         elif depth == 2 and tag == "page":
             self.page = Page(self.site, self.line_before + self.parser.CurrentLineNumber)
             self.redirect = False
-        elif depth == 3 and tag == "redirect":
+        elif depth == 3 and tag == "redirect" and self.page:
             self.redirect = True
-        elif depth == 3 and tag == "revision":
+        elif depth == 3 and tag == "revision" and self.page:
             self.model, self.page.text, self.page.problem = "", "", ""
         elif tag == "namespace":
             self.key = attributes.get("key", "")

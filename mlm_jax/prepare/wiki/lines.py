@@ -4,29 +4,30 @@ import dataclasses
 import re
 
 from mlm_jax.prepare.sentences import CLOSERS, SPACED, UNSPACED, sentence_ends
-from mlm_jax.prepare.wiki.scan import FORMULA, HOLE
-from mlm_jax.text import is_ideograph
+from mlm_jax.prepare.wiki.scan import FORMULA, HOLE, SOUND
+from mlm_jax.text import IDEOGRAPHS
 
-HOLES = re.compile(f"[{HOLE}{FORMULA}]")
+HOLES = re.compile(f"[{HOLE}{FORMULA}{SOUND}]")
 AROUND_HOLE = re.compile(f" *{HOLE}(?: *{HOLE})* *")
 BEFORE_CONTENT = "([{（【「『“‘«„<=+×-–—/−±$€£¥~≈#&"  # what stands before a value, a name, a quotation
 QUOTES = "\"'“‘«„"
 INNERMOST = re.compile(r"[(（][^()（）]*[)）]")
 SEPARATOR = re.compile(r"([;,，；、])")
-EMPTY = re.compile(r"\s+[(（][\s;,，；、:]*[)）]|[（][\s;,，；、:]*[）]|(?<![\w\])])\([\s;,:]*\)")
+# bounds: time grows with the text alone
+EMPTY = re.compile(r"\s[(（][\s;,，；、:]{,20}[)）]|[（][\s;,，；、:]{,20}[）]|(?<![\w\])])\([\s;,:]{,20}\)")
 AFTER_OPENING = re.compile(r"([(（])[\s;,，；、]+")
-BEFORE_CLOSING = re.compile(r"[\s;,，；、]+([)）])")
+BEFORE_CLOSING = re.compile(r"[\s;,，；、]{1,20}([)）])")
 SPACE_BEFORE_SIGN = re.compile(r" +(?=[,.;](?: |$))")
 REPEATED = re.compile(r"([,;，；、]) ?(?=[,;，；、])|, ?(?=[.](?: |$))")
-MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|'{2,}|</?(?:ref|references|nowiki|noinclude|onlyinclude)\b[^<>]*>?")
-OF_TABLES = re.compile(r"\|\||!!|\b(?:colspan|rowspan|cellpadding|cellspacing|bgcolor)\s*=", re.IGNORECASE)
+MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|'{2,}|</?(?:ref\w*|(?:nowiki|noinclude|onlyinclude)\b)[^<>]*>?")
+OF_TABLES = re.compile(r"\|\||!!|(?:colspan|rowspan|cellpadding|cellspacing|bgcolor)\s*=", re.IGNORECASE)
 
 
 def mended(line: str) -> str:
     """A line without holes: marks of editors go without a trace, a value that is missing takes its sentence with it.
 
     Whether it was a mark or a value is told by its place: marks are attached to the word before them, or stand before
-    the first or after the last word of a sentence.
+    the first or after the last word of a sentence. How a word is pronounced can always be left out.
     """
     if HOLE in line:
         line = AROUND_HOLE.sub(_judged, line).strip()
@@ -34,11 +35,12 @@ def mended(line: str) -> str:
         if not HOLES.search(line):
             break
         line = INNERMOST.sub(_without_parts, line)
+    line = line.replace(SOUND, "")
     if HOLES.search(line):
         line = _without_sentences(" ".join(line.split()))
     if OF_TABLES.search(line):
         return ""
-    line = MARKUP.sub("", line)
+    line = " ".join(MARKUP.sub(" ", line).split())  # no sign of markup comes about by what goes
     if "(" in line or "（" in line:
         line = EMPTY.sub("", BEFORE_CLOSING.sub(r"\1", AFTER_OPENING.sub(r"\1", line)))
     line = SPACE_BEFORE_SIGN.sub("", REPEATED.sub(r"\1", line))
@@ -113,6 +115,7 @@ LEFTOVERS = frozenset(
     if title.strip()
 )
 PROSE, PROSE_ITEM = 40, 60  # letters of a paragraph, of an item, that make it prose
+DENSE = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in IDEOGRAPHS)}ぁ-ヿ가-힣]")
 SENTENCE_SIGN = re.compile(f"[{SPACED}{UNSPACED}]")
 
 
@@ -129,8 +132,10 @@ def paragraphs(lines: list[Line]) -> list[str]:
             if skipped:
                 continue
             pending = [other for other in pending if other.level < heading.level] + [heading]
-        if any(_is_prose(line) for line in body):
-            kept += [line.text for line in pending + body]
+        prose = [line for line in body if _is_prose(line)]
+        if prose:  # a list stays whole beside a paragraph only
+            whole = not all(line.item for line in prose)
+            kept += [line.text for line in pending + (body if whole else prose)]
             pending = []
         elif not heading:  # what stands before the first heading needs no length
             kept += [line.text for line in body if not line.item and line.text[-1] not in ":："]
@@ -151,7 +156,9 @@ def _is_prose(line: Line) -> bool:
     """Whether a line has a sentence: long enough, with a sign that ends one; paragraphs need no sign if longer."""
     if line.links or not line.text:
         return False
-    size = len(line.text) if line.text.isascii() else sum(1 + 2 * is_ideograph(char) for char in line.text)
+    size = len(line.text)
+    if size < 3 * PROSE:
+        size += 2 * len(DENSE.findall(line.text))
     ended = bool(SENTENCE_SIGN.match(line.text.rstrip(CLOSERS)[-1:]))
     if line.item:
         return size >= PROSE_ITEM and ended

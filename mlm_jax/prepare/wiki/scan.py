@@ -9,8 +9,9 @@ the text.
 import re
 from collections.abc import Callable
 
-HOLE, FORMULA, BREAK = "\ue000", "\ue001", "\ue002"  # BREAK: a newline inside of a link or template
-OWN = re.compile("[\ue000-\ue002]")
+HOLE, FORMULA, SOUND = "\ue000", "\ue001", "\ue002"  # SOUND: how a word is pronounced
+BREAK = "\ue003"  # a newline inside of a link or template
+OWN = re.compile("[\ue000-\ue003]")
 DEEPEST = 20  # links and templates inside of one another that are kept
 
 INVISIBLE_TAGS = "ref references indicator includeonly templatestyles templatedata section maplink"
@@ -92,7 +93,7 @@ TEX_SIGNS = dict(
     upsilon="υ", phi="φ", varphi="φ", chi="χ", psi="ψ", omega="ω", Gamma="Γ", Delta="Δ", Theta="Θ", Lambda="Λ",
     Pi="Π", Sigma="Σ", Phi="Φ", Psi="Ψ", Omega="Ω",
 )  # fmt: skip
-TEX_SIGN = re.compile(r"\\([A-Za-z]+)\s*")
+TEX_SIGN = re.compile(r"\\([A-Za-z]+)")
 READABLE = re.compile(r"[\w +\-−=<>(),.;:/'|×·±≤≥≠≈∞→!%°]{1,40}")
 
 

@@ -27,6 +27,7 @@ INVISIBLE = """
 """
 INVISIBLE_NAMES = frozenset(name.strip() for line in INVISIBLE.split("\n") for name in line.split("|") if name.strip())
 INVISIBLE_STARTS = ("cite ", "harvard cit", "harvnb", "pp-", "#tag:ref", "defaultsort:", "displaytitle:")
+SOUNDS = re.compile(r"(?:ipa[\w]*-|respell|pronunciation|audio|listen|aussprache|api$)")
 INVISIBLE_ENDS = (" icon", "-stub")
 
 

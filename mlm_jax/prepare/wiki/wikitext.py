@@ -6,7 +6,7 @@ import re
 from mlm_jax.prepare.wiki import templates
 from mlm_jax.prepare.wiki.dump import CATEGORY, FILE, Site
 from mlm_jax.prepare.wiki.lines import Line, mended, paragraphs
-from mlm_jax.prepare.wiki.scan import BREAK, HOLE, OWN, VARIANT, Brackets, first_variant, without_extensions
+from mlm_jax.prepare.wiki.scan import BREAK, HOLE, OWN, SOUND, VARIANT, Brackets, first_variant, without_extensions
 from mlm_jax.prepare.wiki.templates import superscript
 from mlm_jax.text import is_ideograph
 
@@ -17,7 +17,7 @@ HTML_TAGS = """
     ul var wbr
 """
 TAG = re.compile(rf"<(/?)({'|'.join(HTML_TAGS.split())})\b([^<>]*)>", re.IGNORECASE)
-BLOCK_TAGS = "blockquote br caption center dd div dl dt h1 h2 h3 h4 h5 h6 hr li ol p poem table td th tr ul"
+BLOCK_TAGS = "blockquote caption center dd div dl dt h1 h2 h3 h4 h5 h6 hr li ol p poem table td th tr ul"
 BLOCKS = frozenset(BLOCK_TAGS.split())
 RAISED = re.compile(r"<sup\b[^<>]*>([^<>\n]*)</sup\s*>", re.IGNORECASE)
 READING = re.compile(r"<(rt|rp)\b[^<>]*>[^<>\n]*</\1\s*>", re.IGNORECASE)  # of the characters before it
@@ -29,6 +29,7 @@ MEDIA_NAME = re.compile(
 )
 LINE_OF_LINKS = re.compile(r"(?:\s*\[\[[^\[\]|:]+:[^\[\]]+\]\])+\s*")  # categories, other languages
 LINKS = re.compile(r"\[\[[^\[\]]*\]\]|\[[^\[\]]*\]")
+PLAIN_LINK = re.compile(r"\[\[([^\[\]{}|&<]+)(?:\|([^\[\]{}|&<]*))?\]\]")  # a quick way for most
 BARE_URL = re.compile(r"(?:https?|ftp)://[^\s<>\[\]\"|]+")
 QUOTES = re.compile("'{2,}")
 LIST_SIGNS = "*#:;"
@@ -55,6 +56,8 @@ def _kept_template(content: str) -> str:
     name = templates.name_of(content)
     if templates.rule_of(name):
         return "{{" + content + "}}"
+    if templates.SOUNDS.match(name):
+        return SOUND
     return "" if templates.invisible(name) else HOLE
 
 
@@ -75,7 +78,9 @@ def _tag(match: re.Match) -> str:
     closing, tag = match[1], match[2].lower()
     if tag == "q":
         return "”" if closing else "“"
-    return "\n" if tag in BLOCKS else ""
+    if tag == "br":
+        return "\n"
+    return "\n\n" if tag in BLOCKS else ""
 
 
 def _lines(text: str) -> list[Line]:
@@ -104,8 +109,10 @@ def _lines(text: str) -> list[Line]:
             item = stripped.lstrip(LIST_SIGNS + HOLE + " ")
             if bare[0] == ";":
                 item = item.replace(" : ", ": ", 1)
-            links = bare[0] in "*#" and not re.search(r"\w", LINKS.sub("", item))
-            found.extend(Line(text, item=bare[0] in "*#", links=links) for text in _rendered(item))
+            signs = bare[: len(bare) - len(bare.lstrip(LIST_SIGNS))]
+            listed = "*" in signs or "#" in signs
+            links = listed and not re.search(r"\w", LINKS.sub("", item))
+            found.extend(Line(text, listed, links) for text in _rendered(item))
         elif bare[0] == "|" or (bare[0] == "!" and ("|" in bare or "!!" in bare)):
             end_paragraph()  # the rest of a table that a template began
         else:
@@ -125,6 +132,7 @@ def _joined(lines: list[str]) -> str:
 def _rendered(raw: str) -> list[str]:
     """The text of a line of markup without its holes: one paragraph or, of a quotation, several; none: all is gone."""
     text = _quotes(raw) if "''" in raw else raw
+    text = PLAIN_LINK.sub(lambda link: _shown(link[1], link[2] or ""), text)
     text = _inline(text) if "[" in text or "{{" in text else html.unescape(text)
     if "://" in text:
         text = BARE_URL.sub(HOLE, text)
@@ -189,8 +197,13 @@ def _text_of(code) -> str:  # mwparserfromhell.wikicode.Wikicode
 
 
 def _link_text(node) -> str:  # mwparserfromhell.nodes.Wikilink
-    target = _text_of(node.title).strip()
-    label = _text_of(node.text).strip("\n") if node.text is not None else ""
+    target = _text_of(node.title)
+    return _shown(target, _text_of(node.text) if node.text is not None else "")
+
+
+def _shown(target: str, label: str) -> str:
+    """What readers see of a link."""
+    target = target.strip()
     if label.strip():
         return label
     if target.startswith(("http://", "https://", "//")):  # one bracket too many
