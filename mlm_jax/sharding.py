@@ -35,6 +35,7 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?head/dense/bias", (None,)),
     (r"(.*/)?head/decoder/table", ("vocab", "width")),
     (r"(.*/)?head/bias", ("vocab",)),
+    (r"(.*/)?ns_coeffs", (None,)),  # of Muon
     (r"feedback/surprisal", (None,)),
 )
 

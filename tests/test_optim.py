@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from mlm_jax.config import ConfigError, ModelConfig, OptimizerConfig
+from mlm_jax.config import Config, ConfigError, ModelConfig, OptimizerConfig, check
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer, schedule, table
 
@@ -31,6 +31,30 @@ def test_step_decay_by_hand():
 
 def test_constant_after_warmup():
     np.testing.assert_allclose(rates(100, [0, 19, 50, 99], schedule="constant", warmup=0.2), [0.05, 1, 1, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, at, expected",
+    [
+        # half of the way: a quarter of the peak is left by squares, and 0.1 + 0.9 x 0.25 of it above a tenth
+        ({"schedule": "polynomial", "warmup": 0.1, "power": 2.0}, [10, 55], [1.0, 0.25]),
+        ({"schedule": "polynomial", "warmup": 0.1, "end": 0.1}, [55], [0.325]),
+        ({"schedule": "cosine", "warmup": 0.1, "end": 0.1}, [10, 40, 55, 70], [1.0, 0.775, 0.55, 0.325]),
+        ({"schedule": "linear", "warmup": 0.0, "end": 0.5}, [0, 50, 99], [1.0, 0.75, 0.505]),
+        # updates 4, 16, 64 after 4 of warm-up: 1, 1 / 2, 1 / 4
+        ({"schedule": "inverse_sqrt", "warmup": 0.04}, [0, 3, 15, 63], [0.25, 1.0, 0.5, 0.25]),
+        # 25 steps of cool-down: after 0, 4 and 16 of them 1 - sqrt(0, 0.16, 0.64)
+        ({"schedule": "wsd", "warmup": 0.1, "cooldown": 0.25}, [9, 74, 75, 79, 91], [1.0, 1.0, 1.0, 0.6, 0.2]),
+        ({"schedule": "wsd", "warmup": 0.1, "cooldown": 0.25, "end": 0.5}, [79], [0.8]),
+        (
+            {"schedule": "parts", "warmup": 0.02, "parts": ((0.0, 1.0), (0.5, 0.1))},
+            [0, 1, 49, 50, 99],
+            [0.5, 1, 1, 0.1, 0.1],
+        ),
+    ],
+)
+def test_schedules_by_hand(options, at, expected):
+    np.testing.assert_allclose(rates(100, at, **options), expected, rtol=1e-5)
 
 
 def params_of(layers, **options):
@@ -131,3 +155,103 @@ def test_clipping_is_global():
     _, state = transformation.update(gradients, transformation.init(params), params)
     moment = state[1].mu
     np.testing.assert_allclose([moment["embeddings"]["a"][0], moment["head"]["a"][0]], [0.3, 0.4], rtol=1e-6)
+
+
+# ---- other optimizers, beside numpy ----
+
+
+def random_like(tree_, seed, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.standard_normal(leaf.shape), jnp.float32), tree_)
+
+
+def of_layer(values, depth, *names):
+    """The leaf of one layer of a model of three: two stacked in `body`, and `last`."""
+    part = values["body"]["0"] if depth < 2 else values["last"]["0"]
+    for name in names:
+        part = part[name]
+    return np.asarray(part[depth] if depth < 2 else part, np.float64)
+
+
+OPTIONS = {"learning_rate": 1.0, "schedule": "constant", "warmup": 0.0, "clip_norm": 0.0, "weight_decay": 0.1}
+
+
+@pytest.fixture(scope="module")
+def values():
+    shapes = params_of(3)
+    return random_like(shapes, 0), random_like(shapes, 1, 0.01)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_lamb_scales_each_layer_by_its_own_norms(values, depth):
+    """You et al., algorithm 2: the first Adam step is g / (|g| + epsilon); r = that + 0.1 x; x / |x| is its length."""
+    params, gradients = values
+    updates = first_update(OptimizerConfig(name="lamb", epsilon=1e-3, **OPTIONS), params, gradients)
+    for names in (("ffn", "up", "kernel"), ("attention", "query", "kernel")):
+        x, g = of_layer(params, depth, *names), of_layer(gradients, depth, *names)
+        r = g / (np.abs(g) + 1e-3) + 0.1 * x
+        expected = -r * np.linalg.norm(x) / np.linalg.norm(r)
+        np.testing.assert_allclose(of_layer(updates, depth, *names), expected, rtol=2e-4, atol=1e-5)
+    g = of_layer(gradients, depth, "ffn", "up", "bias")
+    np.testing.assert_allclose(of_layer(updates, depth, "ffn", "up", "bias"), -g / (np.abs(g) + 1e-3), rtol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_muon_makes_matrices_of_layers_orthogonal(values, depth):
+    """Of U S V' remain U and V', the singular values lie between 0.7 and 1.2 (Jordan), times 0.2 sqrt(longer side)."""
+    params, gradients = values
+    options = OPTIONS | {"weight_decay": 0.0}
+    updates = first_update(OptimizerConfig(name="muon", **options), params, gradients)
+    for names, rows, longer in (
+        (("ffn", "up", "kernel"), 8, 16),
+        (("attention", "query", "kernel"), 8, 8),
+        (("attention", "out", "kernel"), 8, 8),  # sums over heads and their sizes
+    ):
+        # of `out` the first two of [heads, size of a head, width] are one side, of `query` the last two
+        got, gradient = (of_layer(tree_, depth, *names).reshape(rows, -1) for tree_ in (updates, gradients))
+        u, _, v = np.linalg.svd(gradient, full_matrices=False)
+        inside = -(u.T @ got @ v.T) / (0.2 * longer**0.5)
+        np.testing.assert_allclose(inside - np.diag(np.diag(inside)), 0, atol=1e-4)
+        assert np.diag(inside).min() > 0.6 and np.diag(inside).max() < 1.25
+    # all else moves by Adam, whose first step is the sign
+    for got, gradient in (
+        (updates["embeddings"]["word"]["table"], gradients["embeddings"]["word"]["table"]),
+        (updates["head"]["dense"]["kernel"], gradients["head"]["dense"]["kernel"]),
+        (updates["body"]["0"]["ffn"]["up"]["bias"], gradients["body"]["0"]["ffn"]["up"]["bias"]),
+    ):
+        np.testing.assert_allclose(got, -gradient / (np.abs(gradient) + 1e-6), rtol=1e-3)
+
+
+def test_stable_adamw_divides_by_the_surprise_of_each_layer(values):
+    """The second gradient of layer 1 alone is ten times the first: g^2 / u is 100 / ((b2 + 100) / (1 + b2)) there."""
+    params, gradients = values
+    config = OptimizerConfig(name="stable_adamw", b1=0.0, b2=0.9, epsilon=1e-12, **OPTIONS | {"weight_decay": 0.0})
+    transformation = optimizer(config, steps=10)
+    _, state = transformation.update(gradients, transformation.init(params), params)
+    kernel = gradients["body"]["0"]["ffn"]["up"]["kernel"]
+    larger = jax.tree.map(lambda leaf: leaf, gradients)
+    larger["body"]["0"]["ffn"]["up"]["kernel"] = kernel * jnp.array([1.0, 10.0])[:, None, None]
+    updates, _ = transformation.update(larger, state, params)
+    # bias-corrected u = (b2 g1^2 + g2^2) / (1 + b2); without momentum the update is g2 / sqrt(u)
+    ratio = np.sqrt(100 / ((0.9 + 100) / 1.9))
+    np.testing.assert_allclose(np.abs(of_layer(updates, 1, "ffn", "up", "kernel")), ratio / max(1, ratio), rtol=1e-4)
+    np.testing.assert_allclose(np.abs(of_layer(updates, 0, "ffn", "up", "kernel")), 1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options, key",
+    [
+        ({"schedule": "inverse_sqrt", "warmup": 0.0}, "warmup"),
+        ({"schedule": "wsd", "cooldown": 0.0}, "cooldown"),
+        ({"schedule": "wsd", "warmup": 0.3, "cooldown": 0.8}, "cooldown"),
+        ({"schedule": "parts"}, "parts"),
+        ({"parts": ((0.0, 1.0),)}, "parts"),
+        ({"schedule": "parts", "parts": ((0.1, 1.0),)}, "parts"),
+        ({"schedule": "parts", "parts": ((0.0, 1.0), (0.5, -1.0))}, "parts"),
+        ({"name": "sgd"}, "name"),
+    ],
+)
+def test_contradictions_are_refused(options, key):
+    with pytest.raises(ConfigError) as error:
+        check(Config(optimizer=OptimizerConfig(**options)), devices=1)
+    assert error.value.key == f"config.optimizer.{key}"

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import re
 import types
 import typing
 
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
+from mlm_jax.config.optimizer import check_optimizer
 from mlm_jax.config.schema import Config, ConfigError
 
 
@@ -108,7 +108,8 @@ CHOICES = {
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.attention": BACKENDS,
     "model.remat": ("none", "dots", "layer"),
-    "optimizer.schedule": ("linear", "cosine", "step", "constant"),
+    "optimizer.name": ("adamw", "stable_adamw", "lamb", "muon"),
+    "optimizer.schedule": ("linear", "cosine", "polynomial", "inverse_sqrt", "wsd", "step", "parts", "constant"),
 }
 AT_LEAST = {
     "seed": 0,
@@ -163,6 +164,7 @@ POSITIVE = (
     "mask.temperature",
     "model.norm_epsilon",
     "optimizer.epsilon",
+    "optimizer.power",
 )
 SHARES = {  # key -> is 1 allowed?
     "data.exponent": True,
@@ -183,6 +185,9 @@ SHARES = {  # key -> is 1 allowed?
     "optimizer.b1": False,
     "optimizer.b2": False,
     "optimizer.step_factor": True,
+    "optimizer.end": True,
+    "optimizer.cooldown": True,
+    "optimizer.muon_momentum": False,
     "optimizer.layer_decay": True,
 }
 
@@ -212,22 +217,7 @@ def _check_ranges(config: Config) -> None:
         value = get(config, key)
         if value is not None and not (0 <= value < 1 or (one_allowed and value == 1)):
             raise ConfigError(f"config.{key}", value, f"must lie in [0, 1{']' if one_allowed else ')'}")
-    warmup = config.optimizer.warmup
-    if round(warmup * config.steps) >= config.steps:
-        raise ConfigError("config.optimizer.warmup", warmup, f"leaves none of config.steps = {config.steps} after it")
-    for pattern, rate in config.optimizer.groups:
-        if rate < 0:
-            raise ConfigError("config.optimizer.groups", (pattern, rate), "a learning rate cannot be negative")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigError("config.optimizer.groups", pattern, f"is no regular expression: {error}") from None
-    if config.optimizer.groups and not config.optimizer.learning_rate:
-        raise ConfigError("config.optimizer.learning_rate", 0.0, "must be greater than 0 where optimizer.groups is set")
-    if config.optimizer.groups and config.optimizer.layer_decay != 1:
-        raise ConfigError(
-            "config.optimizer.layer_decay", config.optimizer.layer_decay, "must be 1 where optimizer.groups is set"
-        )
+    check_optimizer(config)
 
 
 LONGEST_COLLOCATION = 16  # words

@@ -177,13 +177,23 @@ class ModelConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class OptimizerConfig:
-    """AdamW with warm-up, decay and layer-wise learning rates."""
+    """Optimizer with warm-up, decay and layer-wise learning rates."""
 
+    # adamw | stable_adamw (updates are clipped tensor by tensor) | lamb (large batches) | muon (matrices of the layers;
+    # all else by AdamW at the same rate)
+    name: str = "adamw"
     learning_rate: float = 1e-4  # peak
-    schedule: str = "linear"  # after the warm-up: linear or cosine (to zero at the last step) | step | constant
+    # after the warm-up: linear, cosine, polynomial (to `end` of the peak at the last step) | inverse_sqrt | wsd
+    # (constant, then 1 - sqrt over the last `cooldown`) | step | parts | constant
+    schedule: str = "linear"
     warmup: float = 0.06  # share of the steps over which the rate rises linearly from zero
+    end: float = 0.0  # schedule=linear, cosine, polynomial, wsd: share of the peak after the last step
+    power: float = 2.0  # schedule=polynomial: (part that is left) ** power
+    cooldown: float = 0.1  # schedule=wsd: share of the steps over which the rate falls
     step_factor: float = 0.9  # schedule=step: rate * step_factor ** floor(step / step_every)
     step_every: int = 1000
+    parts: tuple[tuple[float, float], ...] = ()  # schedule=parts: (share of the steps at which it begins, multiple)
+    muon_momentum: float = 0.95  # name=muon
     b1: float = 0.9
     b2: float = 0.98
     epsilon: float = 1e-6

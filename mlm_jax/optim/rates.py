@@ -1,41 +1,10 @@
-"""Schedules, AdamW, layer-wise learning rates, decay and clipping, as optax transformations.
+"""Learning rate and decay of each parameter, by its layer path (`tree.layer_paths`)."""
 
-Rates and decay are chosen by a parameter's layer path, see `tree.layer_paths`.
-"""
-
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from mlm_jax import tree
 from mlm_jax.config import ConfigError, OptimizerConfig
-
-
-def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """The learning rate of update n = 0, 1, ... of `steps`.
-
-    With w warm-up steps the rate is learning_rate * min(1, (n + 1) / w) times a decay factor:
-    linear (steps - n) / (steps - w), cosine (1 + cos(pi (n - w) / (steps - w))) / 2, both 1 before w;
-    step: step_factor ** floor(n / step_every); constant: 1.
-    """
-    warmup_steps = round(config.warmup * steps)
-
-    def rate(count):
-        n = jnp.asarray(count, jnp.float32)
-        warm = jnp.minimum(1.0, (n + 1) / max(warmup_steps, 1))
-        done = jnp.clip((n - warmup_steps) / (steps - warmup_steps), 0.0, 1.0)
-        factor = {
-            "linear": 1 - done,
-            "cosine": (1 + jnp.cos(jnp.pi * done)) / 2,
-            "step": config.step_factor ** jnp.floor(n / config.step_every),
-            "constant": jnp.ones(()),
-        }[config.schedule]
-        return config.learning_rate * warm * factor
-
-    return rate
-
-
-# ---- rates and decay of a layer path ----
 
 
 def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
@@ -79,9 +48,6 @@ def _depth(path: str, order: dict[str, int]) -> int:
     return order[part] if part in order else int(rest[0])
 
 
-# ---- transformations ----
-
-
 def scale_by_layer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Multiplies each update by the rate factor of its layer; stacked leaves by a vector along the axis of layers."""
 
@@ -98,18 +64,3 @@ def scale_by_layer(config: OptimizerConfig) -> optax.GradientTransformation:
         return tree.map_with_path(scale, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
-
-
-def optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """AdamW (Loshchilov and Hutter, 2019): one clip of the whole gradient, Adam, decoupled decay, layer-wise rates."""
-
-    def decay_mask(params):
-        return tree.map_with_path(lambda path, _: decays(path), params)
-
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        optax.scale_by_adam(config.b1, config.b2, config.epsilon),
-        optax.add_decayed_weights(config.weight_decay, decay_mask),
-        scale_by_layer(config),
-        optax.scale_by_learning_rate(schedule(config, steps)),
-    )
