@@ -1,13 +1,12 @@
 r"""ModernBERT-base on rows of 1,024 tokens: the first and longest phase of its training (Warner et al., 2024).
 
-1.7 T tokens in batches of 4,608 rows, 30 % of the tokens masked, rate 8e-4 constant after 3 G tokens of warm-up, Adam
-with b2 = 0.98 and epsilon 1e-6, rotary base 10,000 in all layers (that of the global ones became 160,000 only when the
-published model went on with rows of 8,192 tokens), no dropout within layers but for what is named below.
+1.7 T tokens in batches of 4,608 rows, 30 % of the tokens masked, rate 8e-4 constant after 3 G tokens of warm-up,
+StableAdamW with b2 = 0.98 and epsilon 1e-6, rotary base 10,000 in all layers (that of the global ones became 160,000
+only when the published model went on with rows of 8,192 tokens), no dropout within layers but for what is named below.
 
-What differs: AdamW with one clip of the gradient in the place of StableAdamW; batches have their full size from the
-start; no dropout of 0.1 on what attention gives; rows are packed with attention inside each document; the vocabulary is
-SentencePiece unigram. The published decay takes 1e-5 of a parameter at each step at the peak rate; here decay is
-multiplied by the rate: 0.0125 x 8e-4 = 1e-5.
+What differs: batches have their full size from the start; no dropout of 0.1 on what attention gives; rows are packed
+with attention inside each document; the vocabulary is SentencePiece unigram. The published decay takes 1e-5 of a
+parameter at each step at the peak rate; here decay is multiplied by the rate: 0.0125 x 8e-4 = 1e-5.
 
 Command:   python -m mlm_jax.train --config=configs/modern_base.py --config.data.sources=PATH/en.jsonl.gz \
              --workdir=runs/modern
@@ -50,13 +49,14 @@ def get_config() -> Config:
             attention_dropout=0.0,
         ),
         optimizer=OptimizerConfig(
+            name="stable_adamw",
             learning_rate=8e-4,
             schedule="constant",
             warmup=0.00175,
             b2=0.98,
             epsilon=1e-6,
             weight_decay=0.0125,
-            clip_norm=1.0,
+            clip_norm=0.0,
         ),
         checkpoint=CheckpointConfig(every_steps=1000, keep=2),
         evaluate=EvaluateConfig(every_steps=4000),

@@ -46,6 +46,7 @@ def get_config() -> Config:
             attention_dropout=0.0,
         ),
         optimizer=OptimizerConfig(
+            name="stable_adamw",
             learning_rate=5e-4,
             schedule="step",
             step_every=178_500,
@@ -54,7 +55,7 @@ def get_config() -> Config:
             b2=0.98,
             epsilon=1e-6,
             weight_decay=0.02,
-            clip_norm=1.0,
+            clip_norm=0.0,
         ),
         checkpoint=CheckpointConfig(every_steps=1000, keep=2),
         evaluate=EvaluateConfig(every_steps=4000),
