@@ -276,6 +276,7 @@ def test_time_grows_with_the_text_alone(text):
 
 
 def test_deep_nesting():
+    assert prose("One. {{convert|" + "1|-|" * 20_000 + "1|km}} so. Two.") == "One. Two."
     for opening, closing in (("{{nowrap|", "}}"), ("[[a|", "]]"), ("{{x|", "}}"), ("{|\n", "\n|}"), ("(", ")")):
         assert prose(f"Before. {opening * 5000}deep{closing * 5000}\nAfter.").endswith("After.")
     assert prose("{{nowrap|" * 10 + "deep" + "}}" * 10) == "deep"

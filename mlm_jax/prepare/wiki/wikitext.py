@@ -33,6 +33,7 @@ PLAIN_LINK = re.compile(r"\[\[([^\[\]{}|&<]+)(?:\|([^\[\]{}|&<]*))?\]\]")  # a q
 BARE_URL = re.compile(r"(?:https?|ftp)://[^\s<>\[\]\"|]+")
 QUOTES = re.compile("'{2,}")
 LIST_SIGNS = "*#:;"
+MOST_ARGUMENTS = 100  # of a template that is rendered: bounds the parser's time
 
 
 def prose(text: str, site: Site | None = None) -> str:
@@ -54,7 +55,7 @@ def prose(text: str, site: Site | None = None) -> str:
 
 def _kept_template(content: str) -> str:
     name = templates.name_of(content)
-    if templates.rule_of(name):
+    if templates.rule_of(name) and content.count("|") <= MOST_ARGUMENTS:
         return "{{" + content + "}}"
     if templates.SOUNDS.match(name):
         return SOUND
