@@ -10,7 +10,8 @@ import pytest
 from vocabularies import BYTE, CONTROL, LETTERS, SPECIALS, UNKNOWN, UNUSED, USER_DEFINED, groups, model, prose
 
 from mlm_jax.config import ConfigError
-from mlm_jax.prepare.training import candidates, train_tokenizer
+from mlm_jax.prepare.fitting import candidates
+from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.text import clean, split_words
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
 

@@ -48,6 +48,8 @@ def summary(manifest: dict, folder: Path) -> str:
     """What a person wants to know of prepared rows: counts, fill, and sentences with their words in brackets."""
     tokenizer = Tokenizer.load(folder / "tokenizer")
     lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
+    if "held_out" in manifest["tokenizer"]["training"]:
+        lines += _training_lines(manifest["tokenizer"]["training"])
     for corpus in manifest["corpora"]:
         lines += _corpus_lines(corpus, manifest["row_length"], manifest["pairs"])
     lines += _dropped_lines(manifest)
@@ -56,6 +58,28 @@ def summary(manifest: dict, folder: Path) -> str:
     lines.append("words (what is masked whole, in brackets):")
     lines += [f"  {words}" for words in sample_words(manifest, folder, tokenizer)]
     return "\n".join(lines + [f"note: {note}" for note in manifest["notes"]])
+
+
+def _training_lines(training: dict) -> list[str]:
+    """What the tokenizer was trained on, and what it serves worst of held-out text."""
+    lines = [
+        f"  {training['kind']['name']}, trained on {training['bytes_read'] / 1e6:,.1f} MB, of which "
+        f"{training['bytes_skipped'] / max(1, training['bytes_read']):.2%} were skipped"
+    ]
+    if not (held_out := training["held_out"]):
+        return [*lines, "  no held-out text to try it on"]
+    as_bytes = f", {held_out['as_bytes']:.2%} bytes" if training["kind"]["byte_fallback"] else ""
+    unknown = f"{held_out['unknown']:.3%} unknown{as_bytes}"
+    lines.append(f"  on held-out text {held_out['tokens_per_word']:.2f} tokens a word, {unknown}")
+    scripts = [
+        f"{name} {found['tokens_per_word']:.2f} ({found['words'] / held_out['words']:.1%} of the words, "
+        f"{found['unknown']:.2%} unknown)"
+        for name, found in held_out["scripts"].items()
+    ]
+    lines.append(f"  tokens a word by writing: {', '.join(scripts)}")
+    if held_out["characters"]:
+        lines.append(f"  characters it lacks, the most frequent first: {' '.join(held_out['characters'])}")
+    return [*lines, f"  words of most pieces: {' '.join(held_out['words_of_most_pieces'])}"]
 
 
 def _corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:

@@ -9,7 +9,7 @@ from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.optimizer import check_optimizer
-from mlm_jax.config.schema import Config, ConfigError
+from mlm_jax.config.schema import Config, ConfigError, TokenizerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ def check(
     _check_ranges(config)
     check_mask(config.mask, config.model.layers)
     _check_data(config)
+    _check_tokenizer(config.tokenizer)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
     check_attention(config, platform)
@@ -97,6 +98,8 @@ CHOICES = {
     "data.pairs": ("none", "next", "order"),
     "data.duplicates": ("keep", "exact", "near"),
     "data.contamination_action": ("drop", "report"),
+    "data.segmenter": ("none", "icu"),
+    "tokenizer.kind": ("unigram", "bpe", "char", "wordpiece"),
     "mask.schedule": ("constant", "linear", "cosine", "step", "parts", "loss", "adaptive"),
     "mask.unit": ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical"),
     "mask.priority": ("uniform", "frequency", "importance"),
@@ -222,6 +225,7 @@ def _check_ranges(config: Config) -> None:
 
 LONGEST_COLLOCATION = 16  # words
 SHORTEST_PAIR = 32  # places of a row
+LEAST_WITH_BYTES = 16 + 256
 
 
 def _check_data(config: Config) -> None:
@@ -250,6 +254,25 @@ def _check_data(config: Config) -> None:
         raise ConfigError("config.row_length", config.row_length, fix)
     if config.row_length > 65535:
         raise ConfigError("config.row_length", config.row_length, "must be at most 65535")
+
+
+def _check_tokenizer(tokenizer: TokenizerConfig) -> None:
+    if tokenizer.path:  # a tokenizer is taken as it is
+        for key in ("kind", "byte_fallback", "lowercase", "strip_accents"):
+            if getattr(tokenizer, key) != getattr(TokenizerConfig(), key):
+                fix = (
+                    f"is for a tokenizer that is trained; config.tokenizer.path = {tokenizer.path!r} is taken as it is"
+                )
+                raise ConfigError(f"config.tokenizer.{key}", getattr(tokenizer, key), fix)
+    elif tokenizer.terms and tokenizer.kind in ("bpe", "char"):
+        fix = f"cannot be added to config.tokenizer.kind = {tokenizer.kind!r}; take unigram or wordpiece"
+        raise ConfigError("config.tokenizer.terms", tokenizer.terms, fix)
+    if tokenizer.byte_fallback and tokenizer.kind == "wordpiece":
+        fix = "WordPiece knows no bytes; config.tokenizer.kind must be unigram, bpe or char"
+        raise ConfigError("config.tokenizer.byte_fallback", True, fix)
+    if tokenizer.byte_fallback and not tokenizer.path and tokenizer.vocab_size < LEAST_WITH_BYTES:
+        fix = f"must be at least {LEAST_WITH_BYTES} with config.tokenizer.byte_fallback: 256 pieces are bytes"
+        raise ConfigError("config.tokenizer.vocab_size", tokenizer.vocab_size, fix)
 
 
 def _mesh_shape(config: Config, devices: int) -> dict[str, int]:

@@ -60,6 +60,9 @@ class DataConfig:
     # none: a segment is a single text | next: it is a pair of texts, of which the second one follows the first, or is
     # of another document | order: both stand one after the other in one document, so that they can be swapped
     pairs: str = "none"
+    # what finds words where no white space stands between them (Chinese, Japanese, Thai): none (each ideograph is a
+    # word, a run of other letters one) | icu (its dictionaries). The ids stay the same
+    segmenter: str = "none"
     # n-grams of words that stand together far more often than chance has it; the rows mark them, mask.unit=phrase masks
     # them whole. Size of the list; 0: none, and no marks
     collocations: int = 0
@@ -81,10 +84,15 @@ class DataConfig:
 
 @dataclasses.dataclass(unsafe_hash=True)
 class TokenizerConfig:
-    """An existing tokenizer, or how to train a SentencePiece model."""
+    """An existing tokenizer, or how to train one."""
 
     path: str = ""  # spm.model, vocab.txt, tokenizer.json or a folder with one, used as it is; empty: train one
+    kind: str = "unigram"  # unigram | bpe | char (SentencePiece) | wordpiece (as of BERT): what is trained
     vocab_size: int = 8192  # number of pieces to train, special ones included
+    byte_fallback: bool = False  # SentencePiece: characters without a piece become their bytes, 256 pieces, not [UNK]
+    lowercase: bool = False  # text is lower-cased before it is cut into pieces
+    # text loses its accents, that is all marks on letters: also the vowels of Thai and Arabic, and the marks of kana
+    strip_accents: bool = False
     sample_bytes: int = 10_000_000  # size of the training sample
     terms: str = ""  # file with words, one a line, that become pieces of their own, with new ids after all others
 

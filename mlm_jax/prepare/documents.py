@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from mlm_jax.prepare.segmentation import segment
 from mlm_jax.prepare.sentences import sentence_ends
 from mlm_jax.records import PARAGRAPH_START, SENTENCE_START, WORD_START
 from mlm_jax.text import clean
@@ -24,8 +25,13 @@ def paragraphs_of(text: str) -> list[str]:
     return found
 
 
-def encode_documents(texts: list[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids i32[n] and flags u8[n] of all texts one after another, and how many tokens each has, i64[texts]."""
+def encode_documents(
+    texts: list[str], tokenizer: Tokenizer, segmenter: str = "none"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids i32[n] and flags u8[n] of all texts one after another, and how many tokens each has, i64[texts].
+
+    segmenter: what finds words in writing without white space, see `segmentation`.
+    """
     paragraphs, counts = [], []
     for text in texts:
         found = paragraphs_of(text)
@@ -33,7 +39,10 @@ def encode_documents(texts: list[str], tokenizer: Tokenizer) -> tuple[np.ndarray
         counts.append(len(found))
     encoding, lengths = tokenizer.encode_batch(paragraphs)
     ends = np.cumsum(lengths)
-    flags = encoding.word_starts.astype(np.uint8) * WORD_START
+    words = encoding.word_starts
+    if segmenter != "none":
+        words = segment(segmenter, paragraphs, tokenizer, encoding, lengths)
+    flags = words.astype(np.uint8) * WORD_START
     sentences = tokenizer.tokens_at(paragraphs, encoding, lengths, *sentence_ends(paragraphs))
     flags[sentences] |= SENTENCE_START | WORD_START
     flags[(ends - lengths)[lengths > 0]] |= PARAGRAPH_START | SENTENCE_START | WORD_START

@@ -39,6 +39,7 @@ def options_of(config: Config) -> dict[str, object]:
         "max_segments": data.max_segments,
         "pairs": data.pairs,
         "row_length": config.row_length,
+        "segmenter": data.segmenter,
         # how they are found matters where they are asked for
         "collocations": data.collocations
         and {

@@ -61,6 +61,7 @@ class Job:
             groups=(data.pack_groups, max(1, math.ceil(data.pack_groups * data.holdout))),
             tokenizer=str(self.tokenizer),
             screening=Screening.of(data, str(self.contamination) if data.contamination else ""),
+            segmenter=data.segmenter,
         )
 
     def say(self, line: str) -> None:

@@ -6,11 +6,11 @@ the tokenizer's hash, special ids and training; per corpus what was read, kept, 
 segments, pairs by their labels 0 and 1, tokens (CLS and SEP included), unknown tokens and the hash of each shard's
 rows; `pairs`, what is paired (none, next, order: see there); `unigrams`, how often each id stands in the training rows
 (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin a word, a sentence, a
-paragraph, and how many words continue a phrase; `contamination`, what was looked for, how many documents held some of
-it, and the first ones; `duplicates`, how many were dropped, how many of them stood in another split than the document
-that stays for them, and the first pairs; `collocations`, the list's hash, how much text was counted for it, and what
-came of each length (nothing in one of these three that was not asked for); `notes` for the user. With
-`data.collocations` the list lies there too, `collocations.tsv`.
+paragraph, and how many words continue a phrase; `segmenter`, its name and version; `contamination`, what was looked
+for, how many documents held some of it, and the first ones; `duplicates`, how many were dropped, how many of them stood
+in another split than the document that stays for them, and the first pairs; `collocations`, the list's hash, how much
+text was counted for it, and what came of each length (nothing in one of these four that was not asked for); `notes` for
+the user. With `data.collocations` the list lies there too, `collocations.tsv`.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 
 from mlm_jax.config import DataConfig
-from mlm_jax.prepare import pairs
+from mlm_jax.prepare import pairs, segmentation
 from mlm_jax.prepare.folder import SPLITS
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.shards import shard_name
@@ -35,7 +35,8 @@ UNPAIRED = (
 ALONE = ", nor one for which no second text of the same length is found in another document"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
-    "is masking single characters; mask.unit=phrase with data.collocations masks what stands together"
+    "is masking single characters; data.segmenter=icu finds words, mask.unit=phrase with data.collocations masks what "
+    "stands together"
 )
 
 
@@ -64,6 +65,7 @@ def describe(
         "pairs": job.config.data.pairs,
         "dtype": layout.dtype,
         "pack_groups": job.config.data.pack_groups,
+        "segmenter": segmentation.describe(job.config.data.segmenter),
         "notes": notes,
         "tokenizer": _describe(tokenizer) | {"training": training},
         "corpora": corpora,
@@ -78,7 +80,7 @@ def describe(
 def _notes(data: DataConfig, tokenizer: Tokenizer, unigrams: np.ndarray, collocations: dict) -> list[str]:
     notes, total = [], max(1, unigrams.sum())
     ideographs, unknown = unigrams[tokenizer.ideographs].sum() / total, unigrams[tokenizer.unk] / total
-    if ideographs > MOSTLY:
+    if ideographs > MOSTLY and data.segmenter == "none":
         notes.append(UNSEGMENTED.format(ideographs))
     if collocations and collocations["kept"] < data.collocations:
         notes.append(_few(data, collocations["kept"]))

@@ -15,7 +15,7 @@ what `duplicates` says.
 from pathlib import Path
 
 from mlm_jax.config import Config, check_writable, rows_folder
-from mlm_jax.prepare import pydoc
+from mlm_jax.prepare import pydoc, segmentation
 from mlm_jax.prepare.contamination import collect
 from mlm_jax.prepare.duplicates import drop_duplicates
 from mlm_jax.prepare.encoding import encode, extract
@@ -87,6 +87,7 @@ def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list
 
 def _build(job: Job) -> dict[str, object]:
     """Writes tokenizer and shards; returns the manifest but for what was known before."""
+    segmentation.describe(job.config.data.segmenter)  # fails at once where its library is missing
     job.work.mkdir(exist_ok=True)
     with alone(job.encoded, job.progress):  # which other calls may use as well
         tokenizer, training, contamination = _encode(job)

@@ -1,6 +1,8 @@
 """Signs of life on stderr: bars with rates on a terminal; elsewhere lines, at the end of a stage and on the way."""
 
+import resource
 import sys
+import threading
 import time
 
 from tqdm import tqdm
@@ -61,3 +63,35 @@ class Stage:
         minutes, seconds = divmod(round(self._seconds() * (1 - share) / share), 60)
         hours, minutes = divmod(minutes, 60)
         return f", {share:.0%} of the files, {hours}:{minutes:02}:{seconds:02} left"
+
+
+PULSE_SECONDS = 15
+
+
+class Pulse:
+    """A line every so often while something runs that cannot tell how far it is."""
+
+    def __init__(self, name: str, show: bool, seconds: float = PULSE_SECONDS):
+        self.name, self.show, self.seconds = name, show, seconds
+        self._done = threading.Event()
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> "Pulse":
+        if self.show:
+            threading.Thread(target=self._beat, daemon=True).start()
+        return self
+
+    def _beat(self) -> None:
+        while not self._done.wait(self.seconds):
+            seconds = time.monotonic() - self._begun
+            memory = f"peak memory {peak_memory_bytes() / 1e6:,.0f} MB"
+            print(f"{self.name}: at work for {seconds:,.0f} s, {memory}", file=sys.stderr)
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

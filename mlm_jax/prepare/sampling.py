@@ -9,6 +9,8 @@ from mlm_jax.prepare.sources import KEY, File, units
 from mlm_jax.prepare.tasks import SampleTask, Settings, sample_unit
 from mlm_jax.prepare.workers import Workers
 
+HELD_OUT_BYTES = 1_000_000
+
 
 class Reservoir:
     """Keeps the texts with the smallest hashes, as many as fit into `room` bytes; at least one."""
@@ -37,26 +39,27 @@ class Reservoir:
 
 def sample_texts(
     corpora: Iterable[tuple[list[File], Settings]], most_bytes: int, workers: Workers, stage: Stage
-) -> list[str]:
-    """Training text of at most `most_bytes`, in parts of documents, from all over the corpora.
+) -> tuple[list[str], list[str]]:
+    """Training text of at most `most_bytes`, in parts of documents, from all over the corpora; and of held-out ones.
 
-    Raises ConfigError where there is none, since the records are no documents.
+    Raises ConfigError where there is none to train on, since the records are no documents.
     """
-    reservoir, first_problem = Reservoir(most_bytes), None
+    reservoirs, first_problem = (Reservoir(most_bytes), Reservoir(min(most_bytes, HELD_OUT_BYTES))), None
     chunk = max(1000, min(1 << 16, most_bytes // 100))
 
     def tasks() -> Iterator[SampleTask]:
         for files, settings in corpora:
             for unit in units(files, settings.fields):
-                yield SampleTask(settings, unit, chunk, reservoir.below)
+                yield SampleTask(settings, unit, chunk, tuple(each.below for each in reservoirs))
 
     for sample in workers.map(sample_unit, tasks()):
-        for hash, size, text in sample.chunks:
-            reservoir.add(hash, size, text)
+        for reservoir, chunks in zip(reservoirs, sample.chunks):
+            for hash, size, text in chunks:
+                reservoir.add(hash, size, text)
         first_problem = first_problem or sample.first_problem
         stage.add(sample.size, sample.documents, sample.stored)
-    texts = reservoir.texts()
+    texts, held_out = (reservoir.texts() for reservoir in reservoirs)
     if not texts and first_problem:
         place, problem = first_problem
         raise ConfigError(KEY, place, f"{problem}; and no other record holds text to train a tokenizer on")
-    return texts
+    return texts, held_out

@@ -31,6 +31,7 @@ class Settings:
     groups: tuple[int, int]  # pack groups of each split
     tokenizer: str  # folder
     screening: Screening = dataclasses.field(default_factory=Screening)
+    segmenter: str = "none"
 
     def split(self, id: str) -> int:
         """Which split a document belongs to: its hash under a salt of its own decides."""
@@ -42,14 +43,14 @@ class SampleTask:
     settings: Settings
     unit: Unit
     chunk: int  # characters of a document that are drawn together
-    below: int  # only chunks whose hash is below are wanted
+    below: tuple[int, int]  # only chunks whose hash is below are wanted; of each split
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Chunks of training text of one unit that may belong to the sample: their hash, bytes and text."""
+    """Chunks of one unit that may belong to the samples of training and of held-out text: hash, bytes and text."""
 
-    chunks: list[tuple[int, int, str]]
+    chunks: tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]]
     documents: int
     size: int  # bytes of the unit
     stored: int  # bytes of its file that were read for it
@@ -57,20 +58,19 @@ class Sample:
 
 
 def sample_unit(task: SampleTask) -> Sample:
-    """The chunks of a unit's training documents with a small hash."""
-    settings, chunks, count, first_problem = task.settings, [], 0, None
+    """The chunks of a unit's documents with a small hash."""
+    settings, chunks, count, first_problem = task.settings, ([], []), 0, None
     for document in documents(task.unit, settings.fields):
         count += 1
         if document.problem:
             first_problem = first_problem or (document.place, document.problem)
             continue
-        if settings.split(document.id):
-            continue
+        split = settings.split(document.id)
         for start in range(0, len(document.text), task.chunk):
             value = document_hash(settings.source, f"{document.id}\0{start}", b"sample")
-            if value < task.below:
+            if value < task.below[split]:
                 text = document.text[start : start + task.chunk]
-                chunks.append((value, len(text.encode("utf-8", "replace")), text))
+                chunks[split].append((value, len(text.encode("utf-8", "replace")), text))
     return Sample(chunks, count, len(task.unit.data), task.unit.stored, first_problem)
 
 
@@ -100,7 +100,8 @@ def encode_unit(task: EncodeTask) -> dict:
             kept.append(document)
     screened = screen(kept, settings.screening)
     kept, dropped = screened.documents, dropped + screened.dropped
-    ids, flags, lengths = encode_documents([document.text for document in kept], _tokenizer(settings.tokenizer))
+    texts = [document.text for document in kept]
+    ids, flags, lengths = encode_documents(texts, _tokenizer(settings.tokenizer), settings.segmenter)
     dropped["empty"] += int((lengths == 0).sum())
     ends = np.cumsum(lengths)
     groups: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (split, group) -> (hash, index of the document)

@@ -5,11 +5,13 @@ import json
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import sources
+from mlm_jax.prepare.fitting import Kind
 from mlm_jax.prepare.identity import read_terms
 from mlm_jax.prepare.job import Job
-from mlm_jax.prepare.progress import Stage
+from mlm_jax.prepare.progress import Pulse, Stage, peak_memory_bytes
 from mlm_jax.prepare.sampling import sample_texts
-from mlm_jax.prepare.training import peak_memory_bytes, train_tokenizer
+from mlm_jax.prepare.served import serve
+from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import write_json
 from mlm_jax.tokenizer import Tokenizer
 
@@ -36,16 +38,18 @@ def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
         total = sum(file.size for corpus in job.corpora for file in corpus.files)
         with Stage("sample", job.progress, total) as stage:
             pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
-            texts = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
+            texts, held_out = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
         job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
         try:
-            tokenizer, report = train_tokenizer(texts, asked.vocab_size)
+            kind = Kind(asked.kind, asked.byte_fallback, asked.lowercase, asked.strip_accents)
+            with Pulse("tokenizer", job.progress):
+                tokenizer, report = train_tokenizer(texts, asked.vocab_size, kind, job.say)
         except ValueError:
             fix = "hold no word to train a tokenizer on"
             raise ConfigError(sources.KEY, job.config.data.sources, fix) from None
         tokenizer.save(job.tokenizer)
         values = dataclasses.asdict(report) | {"bytes_used": report.bytes_used, "messages": report.messages()}
-        write_json(report_path, values)
+        write_json(report_path, values | {"held_out": serve(tokenizer, held_out)})
     report = json.loads(report_path.read_text(encoding="utf-8"))
     job.say(
         f"tokenizer: {report['pieces']:,} of {report['asked']:,} pieces from {report['bytes_used']:,} bytes, "

@@ -12,8 +12,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from mlm_jax.config import ConfigError
 from mlm_jax.text import DROPPED, SPACES, cleaned
 from mlm_jax.tokenizer.hub import CONFIG, JSON, ROLES, VOCAB, Hub, json_object, load, set_mask
-from mlm_jax.tokenizer.spm import SPACE, SentencePiece
+from mlm_jax.tokenizer.spm import LOWERCASE, SPACE, SentencePiece
 
+PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
 CLASS = "PreTrainedTokenizerFast"  # of transformers: takes tokenizer.json as it is
 
 
@@ -21,7 +22,7 @@ def hub_files(backend: Hub | SentencePiece, max_length: int | None, types: bool)
     """Files by name, see `Tokenizer.save_hub`."""
     if isinstance(backend, Hub) and JSON in backend.files:
         return _written_back(backend, max_length, types)
-    content = unigram(backend) if isinstance(backend, SentencePiece) else copy.deepcopy(backend.content)
+    content = sentencepiece_content(backend) if isinstance(backend, SentencePiece) else copy.deepcopy(backend.content)
     if VOCAB in backend.files:
         steps = [json.loads(step.__getstate__()) for step in _cleaning()]
         content["normalizer"] = {"type": "Sequence", "normalizers": [*steps, content["normalizer"]]}
@@ -105,22 +106,23 @@ def _config(given: dict, backend: Hub | SentencePiece, max_length: int | None, t
 # ---- from SentencePiece ----
 
 
-def unigram(backend: SentencePiece) -> dict:
-    """A SentencePiece unigram model as the content of a `tokenizer.json`. Raises ConfigError where that cannot be.
+def sentencepiece_content(backend: SentencePiece) -> dict:
+    """A SentencePiece model as the content of a `tokenizer.json`. Raises ConfigError where that cannot be.
 
-    The library adds scores as float64, SentencePiece as float32: ids are equal where the sums are exact in both, as
-    those of `prepare.training` are, or where no two ways to cut a word are within rounding of each other.
+    The library adds the scores of a unigram model as float64, SentencePiece as float32: ids are equal where the sums
+    are exact in both, as those of `prepare.training` are, or where no two ways to cut a word are within rounding of
+    each other.
     """
     proto = backend.proto()
     _check_expressible(proto)
+    made = tokenizers.Tokenizer(_model(proto, backend))
     spec = proto.normalizer_spec
-    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
-    byte_fallback = any(piece.type == kinds.BYTE for piece in proto.pieces)
-    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
-    made = tokenizers.Tokenizer(models.Unigram(vocab, backend.roles["unk"], byte_fallback))
     # White space is put before a text where its first character is that of the string; so that one must not vanish.
     steps = [_replace(rf"\A[{''.join(_classes())}]+", " "), *_cleaning()]
-    if spec.precompiled_charsmap:
+    if spec.name == LOWERCASE:
+        # the library applies a table to the first character of what a reader takes for one, and drops the marks on it
+        steps.append(normalizers.Lowercase())
+    elif spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
     # what SentencePiece drops at the end of a text, its own sign included
     steps += [_replace(" {2,}", " "), _replace(rf"[ {SPACE}]+\z", "")]
@@ -129,7 +131,11 @@ def unigram(backend: SentencePiece) -> dict:
     made.normalizer = normalizers.Sequence(steps)
     split = not any(SPACE in piece.piece[1:] for piece in proto.pieces)
     made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=split)
-    made.decoder = _decoder(byte_fallback)
+    if _has_bytes(proto) and proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        # else the library finds the piece <0x41> where a text spells it
+        spelled = pre_tokenizers.Split(Regex("(?<=<)0x(?=[0-9A-F]{2}>)"), "merged_with_next")
+        made.pre_tokenizer = pre_tokenizers.Sequence([made.pre_tokenizer, spelled])
+    made.decoder = _decoder(_has_bytes(proto))
     mask = backend.roles["mask"]
     made.add_special_tokens(
         [AddedToken(backend.pieces[i], lstrip=i == mask, normalized=False) for i in backend.special.tolist()]
@@ -137,11 +143,41 @@ def unigram(backend: SentencePiece) -> dict:
     return json.loads(made.to_str())
 
 
+def _has_bytes(proto: sentencepiece_model_pb2.ModelProto) -> bool:
+    return any(piece.type == PIECE.BYTE for piece in proto.pieces)
+
+
+def _model(proto: sentencepiece_model_pb2.ModelProto, backend: SentencePiece) -> models.Model:
+    unk, kinds = backend.roles["unk"], proto.trainer_spec
+    if kinds.model_type == kinds.UNIGRAM:
+        return models.Unigram([(piece.piece, piece.score) for piece in proto.pieces], unk, _has_bytes(proto))
+    vocab = {piece.piece: i for i, piece in enumerate(proto.pieces)}
+    merges = [] if kinds.model_type == kinds.CHAR else _merges(proto)
+    return models.BPE(vocab, merges, unk_token=backend.pieces[unk], fuse_unk=True, byte_fallback=_has_bytes(proto))
+
+
+def _merges(proto: sentencepiece_model_pb2.ModelProto) -> list[tuple[str, str]]:
+    """The pairs that make pieces, first what is merged first.
+
+    SentencePiece merges the neighbours whose joint piece has the best score, of equal ones the first in the text. The
+    library ranks pairs, so the ways to make one piece stand next to each other. Where two of them can overlap in a text
+    (as `ab a` and `a ba` in `ab a ba`), the one that comes first there has the better rank.
+    """
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == PIECE.NORMAL}
+    merges = []
+    for piece in sorted(scores, key=lambda piece: -scores[piece]):  # stable: equal scores in order of ids
+        cuts = [at for at in range(1, len(piece)) if piece[:at] in scores and piece[at:] in scores]
+        # the overlapping counterpart of a cut is as far from the end as the cut is from the beginning
+        cuts.sort(key=lambda at: (min(at, len(piece) - at), piece[at:] != piece[: len(piece) - at], at))
+        merges += [(piece[:at], piece[at:]) for at in cuts]
+    return merges
+
+
 def _check_expressible(proto: sentencepiece_model_pb2.ModelProto) -> None:
-    kinds, spec = sentencepiece_model_pb2.ModelProto.SentencePiece, proto.trainer_spec
+    spec = proto.trainer_spec
     problem = ""
-    if spec.model_type != spec.UNIGRAM:
-        problem = "is no unigram model"
+    if spec.model_type not in (spec.UNIGRAM, spec.BPE, spec.CHAR):
+        problem = "takes whole words as pieces"
     elif spec.treat_whitespace_as_suffix or not proto.normalizer_spec.escape_whitespaces:
         problem = "writes white space after words, or not at all"
     elif not (proto.normalizer_spec.add_dummy_prefix and proto.normalizer_spec.remove_extra_whitespaces):
@@ -149,7 +185,7 @@ def _check_expressible(proto: sentencepiece_model_pb2.ModelProto) -> None:
     elif proto.denormalizer_spec.precompiled_charsmap:
         problem = "changes text after decoding"
     for piece in proto.pieces:
-        if piece.type in (kinds.USER_DEFINED, kinds.UNUSED):
+        if piece.type in (PIECE.USER_DEFINED, PIECE.UNUSED):
             problem = f"has {piece.piece!r} as a user-defined or unused piece"
     if problem:
         raise ConfigError("tokenizer", "spm.model", f"{problem}; {JSON} cannot express that")

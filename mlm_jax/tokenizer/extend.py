@@ -72,7 +72,8 @@ def _sentencepiece(backend: SentencePiece, texts: list[str], ids: Ids) -> dict[s
     proto = sentencepiece_model_pb2.ModelProto.FromString(backend.files[MODEL])
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
-        raise ConfigError("terms", texts, "can be added to a unigram model alone; this one merges pairs")
+        fix = "can be added to a unigram model alone; this one takes characters, or merges pairs of them"
+        raise ConfigError("terms", [text.strip() for text in texts[:5]], fix)
     scores = {piece.piece: piece.score for piece in proto.pieces}
     worst = min(piece.score for piece in proto.pieces if piece.type == kinds.NORMAL)
     for text in texts:

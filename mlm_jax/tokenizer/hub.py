@@ -125,6 +125,10 @@ class Hub:
         found = np.searchsorted(encoding.places + np.repeat(base[:-1], lengths), base[owners] + places)
         return found[found < np.cumsum(lengths)[owners]]
 
+    def places(self, texts: list[str], encoding: Encoding, lengths: np.ndarray) -> np.ndarray:
+        """See `Tokenizer.places`."""
+        return encoding.places
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens leave nothing behind, unknown ones their name."""
         gone = set(self.special.tolist()) - {self.roles["unk"]}

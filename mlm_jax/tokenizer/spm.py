@@ -15,6 +15,7 @@ SPACE = "\u2581"  # how SentencePiece writes white space
 # them, so that float64, as in `tokenizers`, finds the same pieces where two ways to cut a word are close or equal.
 GRID = 64
 
+LOWERCASE = "lowercase"  # how a model calls rules that make lower case and nothing else
 # What the special tokens are called in models of different origin; the first name is what training gives.
 NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -54,6 +55,7 @@ class SentencePiece:
         self._begins, self._ends, self._joins, self._marks, self._bare_marks, self.ideographs = tables
         # characters of the text that an id stands for, white space before a word included; 0: unknown
         self.lengths = np.zeros(self.size, np.int32)
+        self._leading = np.zeros(self.size, np.int32)  # of these, white space that stands before what is visible
         for i, piece in enumerate(self.pieces):
             if i in control:
                 self._begins[i] = self._ends[i] = True
@@ -71,6 +73,7 @@ class SentencePiece:
         word = [kinds[char] for char in body]
         unmarked = [kind for kind in word if kind != MARK]
         self._joins[i] = not body
+        self._leading[i] = len(piece) - len(body) if body else 0
         self._begins[i] = spaced or word[0] == ALONE
         self._ends[i] = closed or (bool(unmarked) and unmarked[-1] == ALONE)
         self._marks[i] = not spaced and word[0] == MARK
@@ -133,6 +136,26 @@ class SentencePiece:
         for number in np.unique(owners[~easy]):
             found.append(firsts[number] + self._by_surface(texts[number], places[owners == number]))
         return np.concatenate(found)
+
+    def places(self, texts: list[str], encoding: Encoding, lengths: np.ndarray) -> np.ndarray:
+        """See `Tokenizer.places`."""
+        ids = encoding.ids
+        each, ends = self.lengths[ids].astype(np.int64), np.cumsum(lengths)
+        before = np.concatenate([[0], np.cumsum(each)])
+        firsts = ends - lengths
+        found = before[:-1] - np.repeat(before[firsts], lengths) - 1  # a white space stands before the text
+        continues = each == 0  # the bytes of a character after its first one
+        found = np.where(continues, found - 1, found + self._leading[ids])
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+        for number in np.flatnonzero(before[ends] - before[firsts] != sizes + 1):
+            found[firsts[number] : ends[number]] = self._by_offsets(texts[number])
+        return np.clip(found, 0, np.repeat(np.maximum(sizes - 1, 0), lengths))
+
+    def _by_offsets(self, text: str) -> np.ndarray:
+        """`places` of a text with unknown characters, or that the model's own rules change."""
+        offsets = self._processor.encode_as_offset_mapping(text)["offsets"]
+        spaced = [begin + 1 < end and text[begin] == " " for begin, end in offsets]
+        return np.array([begin for begin, _ in offsets], np.int64) + np.array(spaced, np.int64)
 
     def normalize(self, text: str) -> str:
         """The text as the model's own rules change it before it is cut into pieces; a sign stands for white space."""

@@ -120,6 +120,14 @@ class Tokenizer:
         """
         return self._backend.tokens_at(texts, encoding, lengths, owners, places)
 
+    def places(self, texts: list[str], encoding: Encoding, lengths: np.ndarray) -> np.ndarray:
+        """Place of each token's first visible character in its text, i64[n]; of white space alone, its own place.
+
+        encoding, lengths: what `encode_batch` gave for the texts, cleaned ones with single white space inside. Tokens
+        that are bytes of one character, or what a tokenizer makes of one, share its place.
+        """
+        return self._backend.places(texts, encoding, lengths)
+
     def decode(self, ids: Sequence | np.ndarray) -> str:
         """The text of ids; special tokens leave nothing behind, unknown ones a sign."""
         return self._backend.decode([int(i) for i in ids])

@@ -12,7 +12,8 @@ class Vocabulary:
     """What masking and losses need to know about ids. Compared by identity, so that it can be a static argument.
 
     `special` are the ids that are never selected and never drawn (padding, CLS, SEP, MASK, UNK, added specials);
-    `ordinary` those that a random replacement is drawn from: real pieces only, neither special nor holes.
+    `ordinary` those that a random replacement is drawn from: real pieces only, neither special nor holes. Pieces that
+    stand for bytes are ordinary: they stand in the text, are asked for as others are, and drawn as well.
     """
 
     size: int  # largest id + 1

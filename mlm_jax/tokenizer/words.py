@@ -22,7 +22,8 @@ class Encoding:
 _table = np.full(0x110000, UNKNOWN_KIND, np.uint8)  # code point -> kind, filled as characters are met
 
 
-def _kinds_of(codes: np.ndarray) -> np.ndarray:
+def kinds_of(codes: np.ndarray) -> np.ndarray:
+    """The kinds of characters, u8[n], from their code points: those of `text`, and white space."""
     found = _table[codes]
     new = np.unique(codes[found == UNKNOWN_KIND])
     if len(new):
@@ -62,7 +63,7 @@ def find_words(
     base = np.repeat(base, lengths)
     starts, ends = starts + base, ends + base
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    kind = _kinds_of(codes)
+    kind = kinds_of(codes)
     # the first visible character at or after each place; after the last one the end of all
     visible = len(kind) - _last(np.append(kind, np.uint8(LETTER))[::-1] != SPACE_KIND)[::-1]
     first = visible[starts]

@@ -8,6 +8,7 @@ transformers = pytest.importorskip("transformers")
 
 from vocabularies import AROUND, BERT, NASTY, byte_pairs, prose, unigram, word_pieces  # noqa: E402
 
+from mlm_jax.prepare.fitting import Kind  # noqa: E402
 from mlm_jax.prepare.training import train_tokenizer  # noqa: E402
 from mlm_jax.text import clean  # noqa: E402
 from mlm_jax.tokenizer import Tokenizer  # noqa: E402
@@ -18,21 +19,33 @@ pytestmark = [
 ]
 TEXTS = [*NASTY, *(prose(seed, 2000) for seed in range(3))]
 
+TRAINED = {
+    "with bytes": Kind("unigram", byte_fallback=True, lowercase=True, strip_accents=True),
+    "pairs": Kind("bpe", lowercase=True),
+    "pairs, with bytes": Kind("bpe", byte_fallback=True, strip_accents=True),
+    "characters": Kind("char"),
+    "word pieces": Kind("wordpiece", strip_accents=True),
+}
+
+
+def of_kind(kind: Kind | None = None) -> Tokenizer:
+    return train_tokenizer([prose(seed, 20_000) for seed in range(3)], 800, kind)[0]
+
 
 def families(folder) -> dict[str, Tokenizer]:
     known = sorted(set("".join(map(clean, TEXTS)).replace(" ", "")))
     return {
-        "trained": train_tokenizer([prose(seed, 20_000) for seed in range(3)], 800)[0],
+        "trained": of_kind(),
         "words": word_pieces(folder / "w", [*known, *(f"##{char}" for char in known)], do_lower_case=True),
         "bytes": byte_pairs(folder / "b", ["Ġ t", "Ġt h"]),
         "unigram": unigram(folder / "u", ["▁", *known]),
     }
 
 
-@pytest.mark.parametrize("family", ["trained", "words", "bytes", "unigram"])
+@pytest.mark.parametrize("family", ["trained", "words", "bytes", "unigram", *TRAINED])
 @pytest.mark.parametrize("model_type", [None, "bert", "modernbert"])
 def test_auto_tokenizer_gives_the_ids_of_training(tmp_path, family, model_type):
-    tokenizer = families(tmp_path)[family]
+    tokenizer = of_kind(TRAINED[family]) if family in TRAINED else families(tmp_path)[family]
     folder = tmp_path / "hub"
     tokenizer.save_hub(folder, max_length=512, types=False)
     if model_type:  # as it lies beside an exported model
