@@ -228,7 +228,7 @@ def test_memory_by_hand(compiled):
 
 def test_the_formula_counts_the_products_of_the_traced_step(compiled, monkeypatch):
     assert compiled.traced_flops == flops.of_run(config_of(), compiled.derived)
-    monkeypatch.setattr(ahead, "_compile", lambda lowered, limit: (None, 0))
+    monkeypatch.setattr(ahead, "_compile", lambda lowered, on: (None, 0))
     config = config_of(accumulation=4)
     traced = ahead.compile_step(config, vocabulary(40), here())
     assert traced.traced_flops == flops.of_run(config, traced.derived) and not traced.fits

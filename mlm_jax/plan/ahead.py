@@ -31,6 +31,8 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "4",
     "TPU_MIN_LOG_LEVEL": "4",
 }
+# Triton's products are chosen by trying them out, and without a GPU the compiler cannot: NVIDIA's library has them all
+WITHOUT_TRIALS = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_autotune_level": 0}
 UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 AMOUNT = r"(\d+(?:\.\d+)?)([KMGT]?)B?"
 # two wordings of the compiler: what the program needs, what there is
@@ -189,7 +191,7 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
         traced = step.make_train_step(model, optimizer, vocabulary, config, mesh).trace(now, batch, roots)
         lowered = traced.lower()
         lowered_at = time.perf_counter()
-        program, needs = _compile(lowered, on.limit)
+        program, needs = _compile(lowered, on)
         ended = time.perf_counter()
     parts = [held(part) for part in (now.params, now.optimizer, batch)]
     memory = Memory(needs, *parts, needs - sum(parts))
@@ -197,19 +199,19 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
     return Compiled(derived, memory, traced_flops, lowered_at - began, ended - lowered_at, program)
 
 
-def _compile(lowered: jax.stages.Lowered, limit: int) -> tuple[hlo.Program | None, int]:
+def _compile(lowered: jax.stages.Lowered, on: Topology) -> tuple[hlo.Program | None, int]:
     """The program, and the bytes that it needs of a device; no program where they are more than there are.
 
     The compiler for TPUs says so itself, that for GPUs does not.
     """
     try:
-        compiled = lowered.compile()
+        compiled = lowered.compile(WITHOUT_TRIALS if "NVIDIA" in on.kind else None)
     except jax.errors.JaxRuntimeError as error:
         if found := too_large(str(error)):
             return None, found[0]
         raise
     needs = compiled.memory_analysis().peak_memory_in_bytes
-    return hlo.parse(compiled.as_text()) if needs <= limit else None, needs
+    return hlo.parse(compiled.as_text()) if needs <= on.limit else None, needs
 
 
 def abstract_batch(config: Config, derived: Derived, mesh: Mesh) -> Batch:
