@@ -191,6 +191,11 @@ def test_nested_templates_tables_and_references(wikitext, expected):
         ("{{value}} is what it is. Kept.", "Kept."),
         # parentheses lose the part with the hole, or all
         ("X (say {{IPA|x}}; born 1950, {{y}}) and Y ({{lang|ru|}}; {{z}}) is (so).", "X (born 1950) and Y is (so)."),
+        ("X [{{IPA|x}}] is ({{y}}؛ z). The letter ⟨{{IPA|a}}⟩. Kept.", "X is (z). Kept."),
+        (
+            "Le {{date|14|juillet|1990}}, au {{s-|XIX}} et au {{s|I}}.",
+            "Le 14 juillet 1990, au XIXe siècle et au Ier siècle.",
+        ),
         ("X {{IPAc-en|x}} (from {{y}}) is.", "X is."),
         # formulas
         (
@@ -305,8 +310,8 @@ def dump_of(folder, *inside: str, name: str = "a.xml.bz2") -> str:
     return str(path)
 
 
-def test_a_dump_as_a_corpus(tmp_path):
-    """Several streams in one file; counts by reason; the same rows whatever the number of workers and of units."""
+def test_a_dump_as_a_corpus(tmp_path, monkeypatch):
+    """Several streams in one file; counts by reason; the same rows wherever the dump is cut."""
     articles = [page(i, f"The '''number''' {i} is [[less]] than {{{{nowrap|{i + 1}}}}}. " * 5) for i in range(40)]
     others = [page(100, "#REDIRECT [[Page 1]]"), page(101, "talk", namespace=1), page(102, ""), page(103, "{{stub}}")]
     path = dump_of(tmp_path, *articles, *others)
@@ -319,6 +324,10 @@ def test_a_dump_as_a_corpus(tmp_path):
         tokenizer.decode(s) for split in ("train", "eval") for s in segments_of(read_rows(tmp_path / "rows", split))
     ]
     assert any("The number 7 is less than 8." in text for text in texts)
+    monkeypatch.setattr(parts, "UNIT_BYTES", 2000)
+    prepare(config_of(path), tmp_path / "cut", progress=False)
+    for shard in (tmp_path / "rows").rglob("*.array_record"):
+        assert shard.read_bytes() == (tmp_path / "cut" / shard.relative_to(tmp_path / "rows")).read_bytes()
 
 
 def test_documents_are_named_by_wiki_and_page(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import unicodedata
 
 from mlm_jax.prepare.sentences import CLOSERS, SPACED, UNSPACED, sentence_ends
 from mlm_jax.prepare.wiki.scan import FORMULA, HOLE, SOUND
@@ -9,12 +10,13 @@ from mlm_jax.text import IDEOGRAPHS
 
 HOLES = re.compile(f"[{HOLE}{FORMULA}{SOUND}]")
 AROUND_HOLE = re.compile(f" *{HOLE}(?: *{HOLE})* *")
-BEFORE_CONTENT = "([{（【「『“‘«„<=+×-–—/−±$€£¥~≈#&"  # what stands before a value, a name, a quotation
+BEFORE_CONTENT = "/#&~"  # what stands before a value, a name, a quotation; and by category:
+OPENING = ("Ps", "Pi", "Pd", "Sc", "Sm")  # brackets, quotation marks, dashes, signs of currencies, of mathematics
 QUOTES = "\"'“‘«„"
-INNERMOST = re.compile(r"[(（][^()（）]*[)）]")
-SEPARATOR = re.compile(r"([;,，；、])")
+INNERMOST = re.compile(r"[(（\[][^()（）\[\]]*[)）\]]")
+SEPARATOR = re.compile(r"([;,，；、؛،])")
 # bounds: time grows with the text alone
-EMPTY = re.compile(r"\s[(（][\s;,，；、:]{,20}[)）]|[（][\s;,，；、:]{,20}[）]|(?<![\w\])])\([\s;,:]{,20}\)")
+EMPTY = re.compile(r"\s[(（][\s;,，；、؛،:]{,20}[)）]|[（][\s;,，；、:]{,20}[）]|(?<![\w\])])\([\s;,:]{,20}\)|\s\[\]")
 AFTER_OPENING = re.compile(r"([(（])[\s;,，；、]+")
 BEFORE_CLOSING = re.compile(r"[\s;,，；、]{1,20}([)）])")
 SPACE_BEFORE_SIGN = re.compile(r" +(?=[,.;](?: |$))")
@@ -41,7 +43,7 @@ def mended(line: str) -> str:
     if OF_TABLES.search(line):
         return ""
     line = " ".join(MARKUP.sub(" ", line).split())  # no sign of markup comes about by what goes
-    if "(" in line or "（" in line:
+    if "(" in line or "（" in line or "[]" in line:
         line = EMPTY.sub("", BEFORE_CLOSING.sub(r"\1", AFTER_OPENING.sub(r"\1", line)))
     line = SPACE_BEFORE_SIGN.sub("", REPEATED.sub(r"\1", line))
     return " ".join(line.split())
@@ -56,7 +58,7 @@ def _judged(match: re.Match) -> str:
     space = " " if found[0] == " " or found[-1] == " " else ""
     if not before:
         return "" if begins else f"{FORMULA} "
-    if found[0] != " " and before not in BEFORE_CONTENT:
+    if found[0] != " " and before not in BEFORE_CONTENT and unicodedata.category(before) not in OPENING:
         return space  # attached to a word or a sign
     if found[0] == " " and before in ".!?\"”»)'…" and begins:
         return space

@@ -106,12 +106,14 @@ MONTHS = "January February March April May June July August September October No
 
 
 def _date(args: list[str], named: dict[str, str]) -> str | None:
-    """`1950|1|2` is `January 2, 1950`, with df=y `2 January 1950`; what is no number is left as it is."""
+    """`1950|1|2` is `January 2, 1950`, with df=y `2 January 1950`; months by name stay as they are."""
     args = [arg for arg in args if arg]
     if not args:
         return None
     if not args[0].isdecimal() or len(args) < 2:
         return args[0]
+    if args[1].isalpha():
+        return " ".join(args)
     if not args[1].isdecimal() or not 1 <= int(args[1]) <= 12:
         return None
     month = MONTHS.split()[int(args[1]) - 1]
@@ -134,6 +136,13 @@ def _as_of(args: list[str], named: dict[str, str]) -> str | None:
         return named["alt"]
     start = "since" if named.get("since") else "as of"
     return f"{start if named.get('lc') else start.capitalize()} {date}"
+
+
+def _century(args: list[str], named: dict[str, str]) -> str | None:
+    """French: `XIX` is `XIXe siècle`."""
+    if not args or not re.fullmatch("[IVX]+", args[0]):
+        return _first(args, named)
+    return args[0] + ("er siècle" if args[0] == "I" else "e siècle")
 
 
 def _fraction(args: list[str], named: dict[str, str]) -> str | None:
@@ -226,7 +235,8 @@ RULES_BY_NAMES: list[tuple[str, Rule]] = [
     ("angbr|angle bracket|angbr ipa", _around("⟨", "⟩")),
     ("bracket|brackets", _around("[", "]")),
     ("convert|cvt|unit|unité|unidad", _convert),
-    ("birth date|date|death date|dob|dts|end date|launch date|start date", _date),
+    ("s|s-|siècle", _century),
+    ("birth date|date|date-|death date|dob|dts|end date|launch date|start date", _date),
     ("birth date and age|bda|death date and age|end date and age|start date and age", _date_ahead),
     ("as of", _as_of),
     ("frac|fraction|sfrac", _fraction),
