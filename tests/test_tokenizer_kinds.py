@@ -209,6 +209,7 @@ def test_what_is_served_worst():
     assert found["characters"] == ["é"]
     assert found["words_of_most_pieces"][:2] == ["xéy", "homeland"]
     assert serve(tokenizer, [" ", ""]) == {}
+    assert serve(tokenizer, ["天气"], "icu")["tokens_per_word"] == 2
 
 
 def test_the_closing_report_of_training(tmp_path):

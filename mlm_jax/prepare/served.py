@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from mlm_jax.prepare.documents import paragraphs_of
+from mlm_jax.prepare.segmentation import segment
 from mlm_jax.tokenizer import Tokenizer
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -15,8 +16,8 @@ WORST = 10  # words and characters that are named
 FEW = 0.001  # share of the words from which a writing is told of
 
 
-def serve(tokenizer: Tokenizer, texts: list[str]) -> dict[str, object]:
-    """What became of texts, or nothing where they hold no word.
+def serve(tokenizer: Tokenizer, texts: list[str], segmenter: str = "none") -> dict[str, object]:
+    """What became of texts, or nothing where they hold no word. Words are those of the rows, see `segmentation`.
 
     bytes, words, tokens; unknown, as_bytes: shares of the tokens; tokens_per_word; scripts: words, tokens_per_word,
     unknown of each writing with a share of the words, the most frequent first; characters: those that are unknown, and
@@ -27,10 +28,12 @@ def serve(tokenizer: Tokenizer, texts: list[str]) -> dict[str, object]:
     ids = encoding.ids
     if not len(ids):
         return {}
-    places = tokenizer.places(paragraphs, encoding, lengths)
+    places, begins = tokenizer.places(paragraphs, encoding, lengths), encoding.word_starts
+    if segmenter != "none":
+        begins = segment(segmenter, paragraphs, tokenizer, encoding, lengths)
     unknown = ids == tokenizer.unk
     of_bytes = np.array([BYTE.fullmatch(piece) is not None for piece in tokenizer.pieces])[ids]
-    starts = np.flatnonzero(encoding.word_starts)
+    starts = np.flatnonzero(begins)
     counts = np.diff(starts, append=len(ids))
     missing = np.add.reduceat(unknown.astype(np.int64), starts)
     texts_of = _words(paragraphs, lengths, starts, places)

@@ -49,7 +49,7 @@ def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
             raise ConfigError(sources.KEY, job.config.data.sources, fix) from None
         tokenizer.save(job.tokenizer)
         values = dataclasses.asdict(report) | {"bytes_used": report.bytes_used, "messages": report.messages()}
-        write_json(report_path, values | {"held_out": serve(tokenizer, held_out)})
+        write_json(report_path, values | {"held_out": serve(tokenizer, held_out, job.config.data.segmenter)})
     report = json.loads(report_path.read_text(encoding="utf-8"))
     job.say(
         f"tokenizer: {report['pieces']:,} of {report['asked']:,} pieces from {report['bytes_used']:,} bytes, "
