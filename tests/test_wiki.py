@@ -283,7 +283,7 @@ def test_time_grows_with_the_text_alone(text):
 def test_deep_nesting():
     assert prose("One. {{convert|" + "1|-|" * 20_000 + "1|km}} so. Two.") == "One. Two."
     for opening, closing in (("{{nowrap|", "}}"), ("[[a|", "]]"), ("{{x|", "}}"), ("{|\n", "\n|}"), ("(", ")")):
-        assert prose(f"Before. {opening * 5000}deep{closing * 5000}\nAfter.").endswith("After.")
+        assert prose(f"Before. {opening * 2000}deep{closing * 2000}\nAfter.").endswith("After.")
     assert prose("{{nowrap|" * 10 + "deep" + "}}" * 10) == "deep"
 
 
@@ -328,6 +328,14 @@ def test_a_dump_as_a_corpus(tmp_path, monkeypatch):
     prepare(config_of(path), tmp_path / "cut", progress=False)
     for shard in (tmp_path / "rows").rglob("*.array_record"):
         assert shard.read_bytes() == (tmp_path / "cut" / shard.relative_to(tmp_path / "rows")).read_bytes()
+
+
+def test_names_of_dumps(tmp_path):
+    names = ["a.xml", "a.xml.bz2", "a-pages-articles1.xml-p1p41242.bz2", "b.xml-p2p3"]
+    for name in [*names, "a-pages-articles-multistream-index.txt.bz2", "a-multistream-index12.txt-p1p2.bz2", "a.xmlx"]:
+        (tmp_path / name).write_bytes(b"")
+    found = sources.find_files(str(tmp_path))
+    assert sorted(file.name for file in found) == sorted(names) and {file.kind for file in found} == {"wiki"}
 
 
 def test_documents_are_named_by_wiki_and_page(tmp_path, monkeypatch):

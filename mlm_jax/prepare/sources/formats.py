@@ -45,7 +45,9 @@ def documents(unit: Unit, fields: Fields) -> Iterator[Document]:
 
 def kind_of(name: str, otherwise: str | None) -> str | None:
     """The kind of a file by its name; `otherwise` where that tells nothing."""
-    name = compression.without_suffix(name).lower()
+    name = wiki.without_range(compression.without_suffix(name).lower())
+    if wiki.INDEX.search(name):
+        return otherwise
     kinds = (kind for kind, format in FORMATS.items() if name.endswith(format.suffixes))
     return next(kinds, otherwise)
 

@@ -1,6 +1,7 @@
 """Wikipedia's XML dumps as a format of sources: the reading process finds pages, the workers make prose of them."""
 
 import json
+import re
 from collections.abc import Iterator
 
 from mlm_jax.prepare.sources import parts
@@ -8,6 +9,14 @@ from mlm_jax.prepare.sources.needs import needed
 from mlm_jax.prepare.sources.parts import Document, Fields, File, Piece, Unit
 from mlm_jax.prepare.wiki.dump import Page, Site, pages
 from mlm_jax.prepare.wiki.wikitext import prose
+
+RANGE = re.compile(r"(?<=\.xml)-p\d+p\d+$")  # of pages, in the names of dumps of several files
+INDEX = re.compile(r"-multistream-index\d*\.txt")  # where each page lies in a dump: no text
+
+
+def without_range(name: str) -> str:
+    """`a1.xml` of `a1.xml-p1p41242`."""
+    return RANGE.sub("", name)
 
 
 def cut(file: File, fields: Fields) -> Iterator[Piece]:
