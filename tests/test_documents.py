@@ -18,6 +18,7 @@ from mlm_jax.cli.prepare import summary
 from mlm_jax.config import Config, ConfigError, DataConfig, FilterConfig, TokenizerConfig, check
 from mlm_jax.prepare import duplicates, near, prepare, quality, sources
 from mlm_jax.prepare.contamination import EXAMPLES
+from mlm_jax.prepare.documents import encode_documents, paragraphs_of
 from mlm_jax.prepare.plain import Plain
 from mlm_jax.prepare.signatures import PLACES, signatures
 from mlm_jax.prepare.training import train_tokenizer
@@ -363,6 +364,9 @@ def test_encoded_documents_serve_another_similarity(corpora, tmp_path, monkeypat
         lower = config_of(*corpora, duplicate_similarity=0.6, **kept)
         second = prepare(lower, tmp_path / "second", progress=False)
     assert second["duplicates"]["dropped"] > first["duplicates"]["dropped"]
+    next((tmp_path / "kept").rglob("*.npy")).unlink()  # what is lost is made again
+    third = prepare(config_of(*corpora, duplicate_similarity=0.7, **kept), tmp_path / "second", progress=False)
+    assert first["duplicates"]["dropped"] <= third["duplicates"]["dropped"] <= second["duplicates"]["dropped"]
     prepare(config_of(*corpora, duplicates="near", collocations=0), tmp_path / "third", progress=False)
     assert same(tmp_path / "first", tmp_path / "third")
 
@@ -423,3 +427,43 @@ def test_evaluations_that_give_nothing_to_look_for(tmp_path, content, message):
     with pytest.raises(ConfigError, match=message) as error:
         prepare(config, tmp_path / "rows", progress=False)
     assert error.value.key == "config.data.contamination"
+
+
+# Cleaning
+
+
+CLEANED = [
+    ("co\u00adoperate", "cooperate"),
+    ("zero\u200bwidth", "zerowidth"),
+    ("\ufeffhello", "hello"),
+    ("a\u00a0b", "a b"),
+    ("a\u2028b", "a b"),
+    ("a\u0085b", "ab"),
+    ("x\u0000y", "xy"),
+    ("x\ufffdy", "xy"),
+    ("\U0001f468\u200d\U0001f469", "\U0001f468\U0001f469"),
+    ("cafe\u0301 na\u0308\u00efve", "cafe\u0301 na\u0308\u00efve"),  # combining marks are kept, and composed nowhere
+]
+
+
+@pytest.mark.parametrize("text, expected", CLEANED)
+def test_one_cleaning_for_corpus_training_use_and_export(text, expected, tmp_path):
+    import tokenizers
+
+    assert paragraphs_of(text) == [expected]
+    trained = train_tokenizer([f"{word} {expected} " * 9 for word in ("some", "text")], 200)[0]
+    given = train_tokenizer([f"{word} {text} " * 9 for word in ("some", "text")], 200)[0]
+    assert given.hash == trained.hash
+    ids = trained.encode(expected).ids.tolist()
+    assert trained.encode(text).ids.tolist() == ids == encode_documents([text], trained)[0].tolist()
+    assert trained.unk not in ids and trained.decode(ids).strip() == expected
+    trained.save_hub(tmp_path, None)
+    exported = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert exported.encode(text, add_special_tokens=False).ids == ids
+
+
+def test_a_text_of_vanishing_characters_gives_no_row(tmp_path):
+    path = write(tmp_path / "a.jsonl", ["\u200b\ufeff\u00ad\u200d", "A text. " * 9])
+    manifest = prepare(config_of(path, holdout=0.0), tmp_path / "rows", progress=False)
+    assert manifest["corpora"][0]["counts"]["dropped"] == {"empty": 1}
+    assert len(segments_of(read_rows(tmp_path / "rows"))) == 1

@@ -39,7 +39,7 @@ def encode(job: Job, corpus: Corpus) -> None:
     total = sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
     contaminated, examples = 0, []
-    infos = _found(folder, done)
+    infos = _found(folder, done, settings)
     if infos is not None:
         job.say(f"encode {corpus.source}: found in {folder}")
     with Stage(f"encode {corpus.source}", job.progress and infos is None, total) as stage:
@@ -75,21 +75,22 @@ def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iter
     return job.workers.map(_encode_once, tasks)
 
 
-def _found(folder: Path, done: Path) -> list[dict] | None:
+def _found(folder: Path, done: Path, settings: Settings) -> list[dict] | None:
     """The same where all units are there; else None."""
     if not done.exists():
         return None
     count = json.loads(done.read_text(encoding="utf-8"))["units"]
-    infos = [_info(folder / f"{number:06d}") for number in range(count)]
+    infos = [_info(folder / f"{number:06d}", settings) for number in range(count)]
     return infos if all(infos) else None
 
 
 def _encode_once(task: EncodeTask) -> dict:
-    return _info(Path(task.path)) or encode_unit(task)
+    return _info(Path(task.path), task.settings) or encode_unit(task)
 
 
-def _info(path: Path) -> dict | None:
-    """What `encode_unit` said of the unit that it wrote to this path; None where it did not."""
-    done = Path(f"{path}.json")
-    whole = done.exists() and Path(f"{path}.bin").exists()
-    return json.loads(done.read_text(encoding="utf-8")) if whole else None
+def _info(path: Path, settings: Settings) -> dict | None:
+    """What `encode_unit` said of the unit that it wrote to this path; None where something of it is missing."""
+    suffixes = (".bin", ".json") if settings.screening.duplicates == "keep" else (".npy", ".bin", ".json")
+    if not all(Path(f"{path}{suffix}").exists() for suffix in suffixes):
+        return None
+    return json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 # Signs that end a sentence where white space follows; and those of scripts that put none between sentences.
-SPACED, UNSPACED = ".!?…؟۔।॥።፧။៕‼⁇⁈⁉", "。！？｡"
+SPACED, UNSPACED = ".!?…؟۔।॥።፧။។៕།։᠃‼⁇⁈⁉", "。！？｡"
 CLOSERS = "\"'”’»)]}›」』】〉》）］"
 OPENERS = "\"'“‘«([{¿¡‹"
 
@@ -15,6 +15,7 @@ TITLES = """
     approx esp ed eds dept univ inc ltd co corp bros ave blvd jan feb mar apr jun jul aug sep sept oct nov dec viz bzw
 """
 COUNTED = "no nos p pp vol vols fig figs eq eqs sec ch art nr bd"
+OF_OTHER_SCRIPTS = frozenset(["डॉ", "श्री", "श्रीमती", "सुश्री", "प्रो"])
 ABBREVIATIONS, BEFORE_NUMBERS = frozenset(TITLES.split()), frozenset(COUNTED.split())
 
 ENDS, GOES_ON, NUMBER, COUNTS = range(4)  # what a word before a full stop says
@@ -161,4 +162,6 @@ def _before_stop(word: str) -> int:
     lower = word.lower()
     if lower in BEFORE_NUMBERS:
         return COUNTS
+    if word in OF_OTHER_SCRIPTS:
+        return GOES_ON
     return GOES_ON if lower in ABBREVIATIONS or (word[1] == "." and word.replace(".", "").isalpha()) else ENDS
