@@ -383,6 +383,22 @@ def test_a_missing_library_is_named(corpora, tmp_path, monkeypatch):
 SECRET = "which of these seven words would never be guessed by any model at all"
 
 
+@pytest.mark.parametrize(
+    "option, message",
+    [
+        ({"contamination": ("",)}, r"config.data.contamination = \('',\): a file has no name"),
+        ({"contamination_words": 0}, "config.data.contamination_words = 0: must be at least 1"),
+        ({"contamination_action": "hide"}, "must be one of drop, report"),
+        ({"duplicates": "maybe"}, "must be one of keep, exact, near"),
+        ({"duplicate_similarity": 0.4}, "config.data.duplicate_similarity = 0.4: must be at least 0.5"),
+        ({"duplicate_similarity": 1.1}, r"config.data.duplicate_similarity = 1.1: must lie in \[0, 1\]"),
+    ],
+)
+def test_options_that_cannot_be(option, message):
+    with pytest.raises(ConfigError, match=message):
+        check(Config(data=DataConfig(**option)), 1)
+
+
 @pytest.mark.parametrize("action", ["drop", "report"])
 def test_documents_with_a_text_of_an_evaluation(tmp_path, action):
     evaluation = tmp_path / "questions.txt"
@@ -398,6 +414,8 @@ def test_documents_with_a_text_of_an_evaluation(tmp_path, action):
     assert counts["dropped"] == ({"contaminated": 1} if action == "drop" else {})
     assert (about["texts"], about["short"], about["documents"]) == (2, 1, 1)
     assert about["ngrams"] == 3  # 15 words
+    (note,) = [note for note in manifest["notes"] if "contamination" in note]
+    assert note.startswith("1 of the 2 texts in config.data.contamination have fewer than 13 words")
     (example,) = about["examples"]
     assert example == {"source": str(path), "document": "a.jsonl:8", "words": " ".join(SECRET.split()[:13])}
     assert "1 documents with text of evaluations" in summary(manifest, tmp_path / "rows")

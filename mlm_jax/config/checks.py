@@ -234,6 +234,8 @@ def _check_data(config: Config) -> None:
         raise ConfigError("config.data.sources", (), "name at least one source, such as ('builtin:pydoc',)")
     if any(not source.strip() for source in data.sources):
         raise ConfigError("config.data.sources", data.sources, "a source has no name")
+    if any(not source.strip() for source in data.contamination):
+        raise ConfigError("config.data.contamination", data.contamination, "a file has no name")
     if data.weights and len(data.weights) != len(data.sources):
         fix = f"give one weight for each of the {len(data.sources)} sources, or none"
         raise ConfigError("config.data.weights", data.weights, fix)

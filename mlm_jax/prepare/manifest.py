@@ -33,6 +33,10 @@ UNPAIRED = (
     "only {:.0%} of the training segments are pairs: a segment that holds less than two whole sentences is none{}"
 )
 ALONE = ", nor one for which no second text of the same length is found in another document"
+SHORT = (
+    "{short:,} of the {texts:,} texts in config.data.contamination have fewer than {words} words: nobody looks for "
+    "them (config.data.contamination_words)"
+)
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
     "is masking single characters; data.segmenter=icu finds words, mask.unit=phrase with data.collocations masks what "
@@ -58,6 +62,8 @@ def describe(
             flags.update(info["flags"])
     corpora = [_summary(corpus, shards) for corpus in job.corpora]
     notes = training.pop("messages", []) + _notes(job.config.data, tokenizer, unigrams, collocations)
+    if contamination and contamination["short"]:
+        notes.append(SHORT.format(**contamination))
     notes += _pair_notes(job.config.data.pairs, [corpus["splits"]["train"] for corpus in corpora])
     return {
         "row_length": layout.row_length,

@@ -34,6 +34,7 @@ from mlm_jax.prepare.job import Job, work_folder
 from mlm_jax.prepare.manifest import describe
 from mlm_jax.prepare.phrase_list import list_collocations
 from mlm_jax.prepare.shards import pack
+from mlm_jax.prepare.signatures import minhash
 from mlm_jax.prepare.vocabulary import make_tokenizer
 from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
@@ -89,6 +90,8 @@ def _build(job: Job) -> dict[str, object]:
     """Writes tokenizer and shards; returns the manifest but for what was known before."""
     segmentation.describe(job.config.data.segmenter)  # fails at once where its library is missing
     job.work.mkdir(exist_ok=True)
+    if job.config.data.duplicates == "near":
+        minhash()  # where it is missing, that is said before the work begins
     with alone(job.encoded, job.progress):  # which other calls may use as well
         tokenizer, training, contamination = _encode(job)
     tokenizer.save(job.build / "tokenizer")
