@@ -63,9 +63,9 @@ def costs(units: list[list[str]], tokenizer: Tokenizer, work: Path) -> dict[str,
         timed("encode", encode_documents, unit, tokenizer)
         texts = timed("clean", cleaned, unit)
         plain = timed("words", Plain.of, texts)
+        timed("hashes of words", getattr, plain, "hashes")
         for rule, limit in RULES.items():
             timed(f"  {rule}", quality.verdicts, texts, plain, FilterConfig(**{rule: limit}))
-        timed("hashes of words", getattr, plain, "hashes")
         timed("contamination", first_matches, plain, str(work / "known.npy"), 13)
         timed("exact: hashes", signatures.signatures, texts, plain, False)
         timed("near: signatures and hashes", signatures.signatures, texts, plain, True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlm_jax.config import FilterConfig
+from mlm_jax.prepare.hashing import mix
 from mlm_jax.prepare.plain import ALONE, LETTER, SPACE, SYMBOL, Plain
 
 NGRAM = 5  # words of the n-grams whose repetition counts
@@ -91,9 +92,10 @@ def repeated_lines(text: str) -> tuple[float, float]:
 def repeated_ngrams(plain: Plain) -> np.ndarray:
     """Share of the words that lie in an n-gram which stands further up in the same text already, f64[d]."""
     hashes, places = plain.ngrams(NGRAM, short=False)
-    owners = plain.owners(places)
-    order = np.lexsort((hashes, owners))  # a stable sort: of equal ones the first stays in front
-    again = (hashes[order][1:] == hashes[order][:-1]) & (owners[order][1:] == owners[order][:-1])
+    keys = mix(hashes + plain.owners(places).astype(np.uint64))  # equal within a text alone
+    order = np.argsort(keys, kind="stable")  # of equal ones the first stays in front
+    keys = keys[order]
+    again = keys[1:] == keys[:-1]
     repeats = places[order[1:][again]]
     borders = np.zeros(len(plain.starts) + 1, np.int64)
     np.add.at(borders, repeats, 1)
