@@ -2,7 +2,8 @@
 
 A word here is a run of letters, digits and combining marks; in scripts that put no white space between words (Chinese
 characters, kana, Thai, Lao, Burmese, Khmer) each character is one. All else, signs included, stands between words, and
-case does not matter. All is done in whole arrays: a character costs a few nanoseconds.
+case does not matter. All is done in whole arrays: a character costs some 25 ns, and 28 bytes
+while the texts of a unit are looked at.
 """
 
 import dataclasses
