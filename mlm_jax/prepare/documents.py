@@ -11,13 +11,15 @@ from mlm_jax.text import clean
 from mlm_jax.tokenizer import Tokenizer
 
 SPACES = re.compile("  +")
+PLAIN = bytes(code for code in range(0x80) if chr(code).isprintable() or chr(code) == "\n")  # nothing to clean
 
 
 def paragraphs_of(text: str) -> list[str]:
     """The lines of a text, cleaned, with single spaces; those that hold nothing are left out."""
     found = []
+    plain = text.isascii() and not text.encode("ascii").translate(None, PLAIN)
     for line in text.split("\n"):
-        line = clean(line).strip(" ")
+        line = (line if plain else clean(line)).strip(" ")
         if "  " in line:
             line = SPACES.sub(" ", line)
         if line:
@@ -37,7 +39,7 @@ def encode_documents(
         found = paragraphs_of(text)
         paragraphs += found
         counts.append(len(found))
-    encoding, lengths = tokenizer.encode_batch(paragraphs)
+    encoding, lengths = tokenizer.encode_batch(paragraphs, cleaned=True)
     ends = np.cumsum(lengths)
     words = encoding.word_starts
     if segmenter != "none":

@@ -22,7 +22,7 @@ WINDOW = 512  # documents that wait at a time
 DONORS, DONORS_OF_PAIRS = 16, 64  # long documents that are looked at for a piece that ends with a sentence
 SHORTEST = 8  # tokens; no shorter piece is cut off
 FREE_SHARE = 0.02  # of all places may stay free so that pieces end with a sentence
-ROWS_AT_A_TIME = 4096
+ROWS_AT_A_TIME = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +130,10 @@ class _Packer:
         fits = self._longest(room)
         if fits > 0 and room - fits <= self.slack:
             return self._take(fits)
-        for donor in range(1, min(self.donors, len(self.long))):
-            start, _ = self.long[donor]
-            sentence = self.sentence[start + room]
-            if sentence - start >= max(self.shortest, room - self.slack):
-                return self._cut_off(donor, sentence)
+        sentence, least = self.sentence, max(self.shortest, room - self.slack)
+        for donor, (start, _) in enumerate(self.long[1 : self.donors], 1):
+            if sentence[start + room] - start >= least:
+                return self._cut_off(donor, sentence[start + room])
         fits_twice = 0 if last else self._longest(room - 2 - self.shortest)  # what leaves room for another piece
         if fits_twice:
             return self._take(fits_twice)
@@ -262,7 +261,7 @@ def rows(
         size = inner + 2 + pair
         upto = np.cumsum(size) - size
         offset = upto - upto[np.searchsorted(number, number)]  # of the CLS, within its row
-        tokens = np.full((count, layout.row_length), pad, np.int64)
+        tokens = np.full((count, layout.row_length), pad, np.int32)
         bits = np.zeros((count, layout.row_length), np.uint8)
         # one index per token: source place and place in the block
         within = np.arange(inner.sum()) - np.repeat(np.cumsum(inner) - inner, inner)

@@ -96,9 +96,12 @@ class Tokenizer:
         """Ids and word starts of one text, cleaned as `text.clean` says; nothing is added at its ends."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: list[str], threads: int = 1) -> tuple[Encoding, np.ndarray]:
-        """Many texts: their ids and word starts one after another, and how many ids each text has i64[texts]."""
-        return self._backend.encode([clean(text) for text in texts], threads)
+    def encode_batch(self, texts: list[str], threads: int = 1, cleaned: bool = False) -> tuple[Encoding, np.ndarray]:
+        """Many texts: their ids and word starts one after another, and how many ids each text has i64[texts].
+
+        cleaned: whether they have gone through `text.clean` before.
+        """
+        return self._backend.encode(texts if cleaned else [clean(text) for text in texts], threads)
 
     def encode_around(self, parts: Sequence[str]) -> list[int]:
         """Ids of a text that was cut at its MASKs, with MASK between the parts; white space before a MASK is its own.
