@@ -54,7 +54,8 @@ IDEOGRAPHS = (
 
 def is_ideograph(char: str) -> bool:
     """Whether a character is a CJK ideograph; kana and hangul are letters."""
-    return any(first <= ord(char) <= last for first, last in IDEOGRAPHS)
+    code = ord(char)
+    return code >= IDEOGRAPHS[0][0] and any(first <= code <= last for first, last in IDEOGRAPHS)
 
 
 def is_sign(char: str) -> bool:

@@ -331,7 +331,7 @@ def test_rows_are_full_and_nothing_is_lost(corpus, row_length):
     lengths = CORPORA[corpus]
     layout = Layout(row_length, 32, "uint32")
     plan, ids, flags = pack(lengths, layout)
-    rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, pad=0, cls=2, sep=3)))
+    rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, 0, 2, 3)))
     fill = (rows["segments"] > 0).mean(axis=1)
     # the last rows of a group take what is left
     assert fill[: -max(1, len(fill) // 50)].mean() >= 0.97

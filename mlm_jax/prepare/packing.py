@@ -237,7 +237,12 @@ def plan(lengths: np.ndarray, flags: np.ndarray, layout: Layout, pairs: bool = F
     return _Packer(lengths, flags, layout, pairs).pack()
 
 
-def rows(
+def rows(*what: object) -> Iterator[bytes]:
+    """The records of `blocks` one by one."""
+    return itertools.chain.from_iterable(records for records, _ in blocks(*what))
+
+
+def blocks(
     made: Plan,
     ids: np.ndarray,
     flags: np.ndarray,
@@ -246,8 +251,11 @@ def rows(
     cls: int,
     sep: int,
     paired: Pairs | None = None,
-) -> Iterator[bytes]:
-    """The planned rows as records: CLS, one text or two with a SEP between, SEP. A text's first token begins a word."""
+) -> Iterator[tuple[list[bytes], np.ndarray]]:
+    """The planned rows as records, many at a time, and their flags u8[rows,t].
+
+    CLS, one text or two with a SEP between, SEP. A text's first token begins a word.
+    """
     paired = paired or single_texts(made.stops)
     bounds = np.searchsorted(made.rows, np.arange(0, made.count + ROWS_AT_A_TIME, ROWS_AT_A_TIME))
     for block, (low, high) in enumerate(itertools.pairwise(bounds)):
@@ -281,4 +289,4 @@ def rows(
         firsts, pair_labels = np.full((2, count, layout.max_segments), -1)
         firsts[number, place], pair_labels[number, place] = offset, labels
         lengths = np.bincount(number, weights=size, minlength=count).astype(np.int64)
-        yield from encode_rows(layout, tokens, bits, firsts, pair_labels, lengths)
+        yield encode_rows(layout, tokens, bits, firsts, pair_labels, lengths), bits

@@ -180,27 +180,6 @@ def _marker(path: str, tokenizer: str) -> Marker:
     return Marker(read_phrases(Path(path)), _tokenizer(tokenizer))
 
 
-class Counts:
-    """How often each value stands in bytes that come a few at a time."""
-
-    def __init__(self):
-        self._waiting, self._counts = bytearray(), np.zeros(256, np.int64)
-
-    def add(self, data: bytes) -> None:
-        self._waiting += data
-        if len(self._waiting) >= 1 << 20:
-            self._count()
-
-    def _count(self) -> None:
-        self._counts += np.bincount(np.frombuffer(self._waiting, np.uint8), minlength=256)
-        self._waiting = bytearray()
-
-    def having(self, bit: int) -> int:
-        """How many of the bytes have this bit."""
-        self._count()
-        return int(self._counts[np.arange(256) & bit > 0].sum())
-
-
 def pack_group(task: PackTask) -> dict:
     """Packs the documents of one group into a shard; returns what it wrote beside it.
 
@@ -212,8 +191,7 @@ def pack_group(task: PackTask) -> dict:
         return {"equal": equal}
     tokenizer = _tokenizer(task.tokenizer)
     counts, labels, digest = Counter(rows=0, segments=0, tokens=0), [0, 0], hashlib.blake2b(digest_size=16)
-    unigrams, flag_bytes = np.zeros(tokenizer.size, np.int64), Counts()
-    at = task.layout.record.fields["flags"][1]
+    unigrams, flag_bytes = np.zeros(tokenizer.size, np.int64), np.zeros(256, np.int64)
 
     def rows() -> Iterator[bytes]:
         for piece in pieces(task.parts):
@@ -228,10 +206,11 @@ def pack_group(task: PackTask) -> dict:
                 labels[label] += int(np.count_nonzero(paired.labels == label))
             counts.update(rows=plan.count, segments=len(plan.rows), tokens=len(ids) + 2 * len(plan.rows))
             unigrams[:] += np.bincount(ids, minlength=tokenizer.size)
-            for row in packing.rows(plan, ids, flags, task.layout, tokenizer.pad, tokenizer.cls, tokenizer.sep, paired):
-                digest.update(row)
-                flag_bytes.add(row[at : at + task.layout.row_length])
-                yield row
+            specials = tokenizer.pad, tokenizer.cls, tokenizer.sep
+            for block, bits in packing.blocks(plan, ids, flags, task.layout, *specials, paired):
+                digest.update(b"".join(block))
+                flag_bytes[:] += np.bincount(bits.reshape(-1), minlength=256)
+                yield from block
 
     write_shard(Path(task.shard), rows())
     info = {
@@ -241,7 +220,7 @@ def pack_group(task: PackTask) -> dict:
         "unknown": int(unigrams[tokenizer.unk]),
         "hash": digest.hexdigest(),
         "unigrams": unigrams.tolist(),
-        "flags": {name: flag_bytes.having(bit) for name, bit in FLAGS.items()},
+        "flags": {name: int(flag_bytes[np.arange(256) & bit > 0].sum()) for name, bit in FLAGS.items()},
     }
     write_json(Path(task.info), info, indent=None)
     return info
