@@ -9,6 +9,7 @@ bytes a token counted, and 16 a document.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -169,12 +170,13 @@ def collocations(
     starts = without_space(ids, words.starts, traits)
     for n, share, score in zip(range(2, longest + 1), split(asked, candidates), values):
         numbers = _best(score, share)
-        found = []
-        for place, number in zip(grams[n - 1].places[numbers].tolist(), numbers.tolist()):
+        each = []
+        for place in grams[n - 1].places[numbers].tolist():
             spans = zip(starts[place : place + n], ends[place : place + n])
-            each = tuple(tuple(ids[start:end].tolist()) for start, end in spans)
-            text = tokenizer.decode([id for word in each for id in word]).strip()
-            found.append(Phrase(int(grams[n - 1].counts[number]), float(score[number]), text, each))
+            each.append(tuple(tuple(ids[start:end].tolist()) for start, end in spans))
+        shown = tokenizer.decode_batch([list(itertools.chain.from_iterable(phrase)) for phrase in each])
+        about_each = zip(grams[n - 1].counts[numbers].tolist(), score[numbers].tolist(), map(str.strip, shown), each)
+        found = [Phrase(*what) for what in about_each]
         found = sorted(found, key=lambda phrase: (-phrase.score, phrase.text, phrase.ids))[:share]
         phrases += found
         lowest = found[-1].score if found else None

@@ -129,11 +129,13 @@ class Hub:
         """See `Tokenizer.places`."""
         return encoding.places
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens leave nothing behind, unknown ones their name."""
+    def decode(self, each: list[list[int]]) -> list[str]:
+        """The texts of lists of ids; special tokens leave nothing behind, unknown ones their name."""
         gone = set(self.special.tolist()) - {self.roles["unk"]}
-        text = self._plain.decode([i for i in ids if i not in gone], skip_special_tokens=False)
-        return text.replace(HIDDEN, "")
+        kept = [[i for i in ids if i not in gone] for ids in each]
+        with parallel(False):
+            texts = self._plain.decode_batch(kept, skip_special_tokens=False)
+        return [text.replace(HIDDEN, "") for text in texts]
 
 
 def _cuts_at_spaces(content: dict) -> bool:

@@ -176,9 +176,9 @@ class SentencePiece:
         tokens = np.searchsorted(before, places)
         return tokens[tokens < len(surfaces)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens leave nothing behind, unknown ones a sign."""
-        return self._processor.decode(list(ids))
+    def decode(self, each: list[list[int]]) -> list[str]:
+        """The texts of lists of ids; special tokens leave nothing behind, unknown ones a sign."""
+        return self._processor.decode(each)
 
 
 def _open(model: bytes, origin: str) -> tuple[sentencepiece.SentencePieceProcessor, list[str], dict[str, int]]:

@@ -133,7 +133,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence | np.ndarray) -> str:
         """The text of ids; special tokens leave nothing behind, unknown ones a sign."""
-        return self._backend.decode([int(i) for i in ids])
+        return self.decode_batch([[int(i) for i in ids]])[0]
+
+    def decode_batch(self, each: list[list[int]]) -> list[str]:
+        """The texts of several lists of ids."""
+        return self._backend.decode(each) if each else []
 
     def show_words(self, ids: Sequence | np.ndarray, word_starts: Sequence | np.ndarray) -> str:
         """Pieces with the words in brackets: `[▁home land] [▁se curity] [.]`."""
