@@ -184,6 +184,16 @@ def test_words_encoded_once_give_what_the_library_gives_for_the_text(tmp_path, m
         assert np.array_equal(encoding.word_starts, starts) and np.array_equal(encoding.places, places)
 
 
+def test_many_at_once_are_what_each_is(tmp_path):
+    text = "Tea, na\u00efve \u5929\u6c14 at home."
+    for tokenizer in families(tmp_path, text).values():
+        encoding, lengths = tokenizer.encode_batch([text, "a"], cleaned=True)
+        assert encoding.ids[: lengths[0]].tolist() == tokenizer.encode(text).ids.tolist()
+        each = [encoding.ids.tolist(), [], [tokenizer.unk], [tokenizer.cls, *encoding.ids[:3].tolist()]]
+        assert tokenizer.decode_batch(each) == [tokenizer.decode(ids) for ids in each]
+        assert tokenizer.decode_batch([]) == []
+
+
 def test_an_added_word_keeps_text_whole(tmp_path):
     def add(content: dict) -> None:
         added = content["added_tokens"][0] | {"id": 261, "content": "new york", "special": False}
