@@ -11,7 +11,8 @@ Contenders (see peers/), each a new process in turn, on the same text and with t
 - datasets: two batched maps with the same tokenizer, tokenizing and grouping into blocks (a Python with datasets and
   transformers: --peer_python); reading the JSON lines is not in its time
 
-Ratios are of the same round. The tokenizer is trained before, on a part of the text. Without --text, words of Zipf's
+Ratios are of the same round. Core-seconds are those of all processes of a contender in that time, which other work on
+the machine changes less. The tokenizer is trained before, on a part of the text. Without --text, words of Zipf's
 law.
 """
 
@@ -162,9 +163,10 @@ def compare(arguments: argparse.Namespace, folder: Path, characters: int) -> Non
             with tempfile.TemporaryDirectory() as place:
                 result = take(python, script, [word.replace("{}", f"{place}/rows") for word in words])
             found[contender].append(result)
+            print(f"round {number + 1}: {contender} {result['seconds']['']:.2f} s", flush=True)
     print(f"{arguments.kind}, {characters / 1e6:.1f} million characters, {arguments.workers} of {os.cpu_count()} cores")
     print(f"mlm_jax beside sentencepiece {version('sentencepiece')}, tokenizers {version('tokenizers')}")
-    print(f"{'':24} {'seconds, median [range]':26} {'million tokens/s':22} times prepare's seconds")
+    print(f"{'':24} {'seconds, median [range]':26} {'million tokens/s':22} times prepare's")
     for contender, results in found.items():
         for part in results[0]["seconds"]:
             seconds = [result["seconds"][part] for result in results]
@@ -172,6 +174,9 @@ def compare(arguments: argparse.Namespace, folder: Path, characters: int) -> Non
             ratios = [second / own["seconds"][""] for second, own in zip(seconds, found["prepare"])]
             label = f"{contender} {part}".strip()
             print(f"{label:24} {spread(seconds):26} {spread(rates):22} {spread(ratios)}")
+        work = [result["work"] for result in results]
+        ratios = [result["work"] / own["work"] for result, own in zip(results, found["prepare"])]
+        print(f"{'  core-seconds':24} {spread(work):49} {spread(ratios)}")
         print(f"{'':24} {results[0]['tokens']:,} tokens; {results[0]['versions']}")
 
 

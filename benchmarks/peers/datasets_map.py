@@ -5,6 +5,7 @@ and cuts them into blocks; what is left over of a batch is dropped.
 """
 
 import json
+import os
 import sys
 import time
 from importlib.metadata import version
@@ -29,14 +30,15 @@ def main(tokenizer: str, text: str, folder: str, workers: str, row_length: str) 
 
     begun = time.perf_counter()
     raw = datasets.load_dataset("json", data_files=text, cache_dir=folder, split="train")
-    loaded = time.perf_counter()
+    loaded, before = time.perf_counter(), os.times()
     ids = raw.map(tokenize, batched=True, num_proc=count, remove_columns=raw.column_names)
     mapped = time.perf_counter()
     blocks = ids.map(group, batched=True, num_proc=count)
-    done = time.perf_counter()
+    done, after = time.perf_counter(), os.times()
     seconds = {"": done - loaded, "with loading": done - begun, "tokenizing": mapped - loaded}
     versions = ", ".join(f"{name} {version(name)}" for name in ("datasets", "transformers", "tokenizers"))
-    print(json.dumps({"seconds": seconds, "tokens": len(blocks) * size, "versions": versions}))
+    work = sum(after[:4]) - sum(before[:4])  # that of the workers included
+    print(json.dumps({"seconds": seconds, "work": work, "tokens": len(blocks) * size, "versions": versions}))
 
 
 if __name__ == "__main__":
