@@ -116,9 +116,10 @@ def take(python: str, script: str, words: list[str]) -> dict:
 
 
 def environment() -> dict[str, str]:
-    """This one, with the package beside this file before an installed one, and without looking things up on a net."""
+    """This one, with the package beside this file before an installed one, compiled once, and without a net."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     root = str(PEERS.parents[1])
-    return {**os.environ, "PYTHONPATH": root, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {**kept, "PYTHONPATH": root, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def spread(values: list[float], digits: int = 2) -> str:
