@@ -110,10 +110,9 @@ def test_counts_of_one_row_by_hand():
     assert found["tokens a sentence"] == [0, 2, 2]
     assert found["sentences a paragraph"] == [0, 2, 1]
     assert found["words a phrase"] == [0, 3, 1]
-    assert found["pair labels"] == [1, 0, 1]
     sums = counts.totals(block, IDS)
     assert (sums["tokens"], sums["segments"], sums["ids"].nonzero()[0].tolist()) == (11, 2, [5, 6, 7, 8, 9])
-    assert sums["ids"][9] == 2 and sums["flags"].tolist() == [5, 2, 0, 1]
+    assert sums["labels"].tolist() == [0, 1] and sums["ids"][9] == 2 and sums["flags"].tolist() == [5, 2, 0, 1]
 
 
 def test_the_whole_folder(rows):
@@ -138,6 +137,17 @@ def test_the_whole_folder(rows):
     assert (vocabulary["used"], vocabulary["ordinary"]) == (np.count_nonzero(used), len(used))
     assert vocabulary["frequent"][0][2] == used.max() and len(vocabulary["counts"]) == vocabulary["used"]
     assert all(sample.startswith("[") for corpus in findings["corpora"] for sample in corpus["samples"])
+
+
+def test_rows_of_pairs(rows, tmp_path):
+    config = Config(row_length=64, data=DataConfig(sources=(str(rows / "one.jsonl"),), pairs="next", workers=1))
+    config.tokenizer = TokenizerConfig(path=str(rows / "rows/tokenizer"))
+    prepare(config, tmp_path / "rows", progress=False)
+    findings = inspect(tmp_path / "rows", workers=1)
+    split = findings["corpora"][0]["splits"]["train"]
+    assert findings["failures"] == [] and min(split["labels"]) > 0
+    follows, other = (f"{count:,}" for count in split["labels"])
+    assert f"pairs (next): follows {follows}, of another document {other}; no pair" in terminal.text(findings)
 
 
 def test_some_rows_evenly_spread(rows):

@@ -3,34 +3,54 @@
 import itertools
 from pathlib import Path
 
+from absl import flags
+
 from mlm_jax import config as config_module
 from mlm_jax import records
 from mlm_jax.cli.common import devices_asked
 from mlm_jax.config import ConfigError
-from mlm_jax.flags import Arguments, command
+from mlm_jax.flags import Arguments, Usage, command
 from mlm_jax.prepare import changes, prepare
 from mlm_jax.prepare.phrases import read_phrases
 from mlm_jax.tokenizer import Tokenizer
 
 USAGE = """usage: python -m mlm_jax prepare --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
+       python -m mlm_jax prepare --config=FILE ... --beam [--runner=NAME] [-- OPTIONS OF THE RUNNER]
 
 Trains a tokenizer if none is given, and packs the text of config.data.sources into rows: in config.data.rows, or
 WORKDIR/rows. Does nothing where they are there already; goes on where it was interrupted. Example:
 
   python -m mlm_jax prepare --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
+
+With --beam the same rows are made by a runner of Apache Beam, such as DataflowRunner (see launch/dataflow.sh).
 """
 SAMPLES = 3  # sentences that are shown
 BEST = 6  # collocations of each length that are shown
 
 
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE_bool("beam", False, "prepare by Apache Beam: on a cluster, or in this process", flag_values=values)
+    about = "of Beam: DirectRunner is this process; DataflowRunner, FlinkRunner, SparkRunner ..."
+    flags.DEFINE_string("runner", "DirectRunner", about, flag_values=values)
+
+
 def main(argv: list[str]) -> int:
-    return command(run, argv, USAGE)
+    return command(run, argv, USAGE, define=define, words=True)
 
 
 def run(arguments: Arguments) -> int:
     """Prepares the rows of a config and prints the summary. Raises ConfigError."""
     config, workdir = arguments.config, arguments.workdir
+    if not arguments.beam and (arguments.rest or arguments.given("runner")):
+        what = repr(arguments.rest[0]) if arguments.rest else "--runner"
+        raise Usage(f"unexpected {what}; options of a runner go with --beam, after --")
     config_module.check(config, devices=devices_asked(config))  # whatever machine will train
+    if not arguments.beam and "://" in config.data.rows:
+        raise ConfigError("config.data.rows", config.data.rows, "must be a local folder; only --beam writes elsewhere")
+    if arguments.beam and "://" in config.data.rows:
+        manifest = _by_beam(arguments, config.data.rows)
+        print("\n".join([f"rows in {config.data.rows}", *_lines(manifest)]))
+        return 0
     config_module.check_writable(workdir)
     folder = config_module.rows_folder(config, workdir)
     if not config.data.rows and any((workdir / "checkpoints").glob("*")):
@@ -39,9 +59,15 @@ def run(arguments: Arguments) -> int:
             fix = f"has checkpoints of these rows, which stay as they are; name another. Changed: {'; '.join(changed)}"
             raise ConfigError("workdir", str(workdir), fix)
     else:
-        manifest = prepare(config, folder)
+        manifest = _by_beam(arguments, str(folder)) if arguments.beam else prepare(config, folder)
     print(summary(manifest, folder))
     return 0
+
+
+def _by_beam(arguments: Arguments, folder: str) -> dict:
+    from mlm_jax.prepare import beam
+
+    return beam.prepare(arguments.config, folder, arguments.runner, arguments.rest)
 
 
 def summary(manifest: dict, folder: Path) -> str:
@@ -50,8 +76,7 @@ def summary(manifest: dict, folder: Path) -> str:
     lines = [f"rows in {folder}", f"vocabulary {tokenizer.size:,} ids ({tokenizer.hash})"]
     if "held_out" in manifest["tokenizer"]["training"]:
         lines += _training_lines(manifest["tokenizer"]["training"])
-    for corpus in manifest["corpora"]:
-        lines += _corpus_lines(corpus, manifest["row_length"], manifest["pairs"])
+    lines += _lines(manifest)
     lines += _dropped_lines(manifest)
     if manifest["collocations"]:
         lines += _collocation_lines(manifest, folder)
@@ -80,6 +105,12 @@ def _training_lines(training: dict) -> list[str]:
     if held_out["characters"]:
         lines.append(f"  characters it lacks, the most frequent first: {' '.join(held_out['characters'])}")
     return [*lines, f"  words of most pieces: {' '.join(held_out['words_of_most_pieces'])}"]
+
+
+def _lines(manifest: dict) -> list[str]:
+    """What became of each corpus."""
+    corpora = manifest["corpora"]
+    return [line for one in corpora for line in _corpus_lines(one, manifest["row_length"], manifest["pairs"])]
 
 
 def _corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:
@@ -159,12 +190,12 @@ def sample_words(manifest: dict, folder: Path, tokenizer: Tokenizer) -> list[str
     reader.close()
     rows = records.decode_rows(records.layout_of(manifest), raw)
     found = []
-    for tokens, flags, segments in zip(rows["tokens"], rows["flags"], rows["segments"]):
-        starts = [i for i in range(len(tokens)) if flags[i] & records.SENTENCE_START]
+    for tokens, marks, segments in zip(rows["tokens"], rows["flags"], rows["segments"]):
+        starts = [i for i in range(len(tokens)) if marks[i] & records.SENTENCE_START]
         for first, after in itertools.pairwise(starts):
-            one_text = segments[first] == segments[after] and not (flags[first] ^ flags[after]) & records.SECOND_OF_PAIR
+            one_text = segments[first] == segments[after] and not (marks[first] ^ marks[after]) & records.SECOND_OF_PAIR
             if one_text and 6 <= after - first <= 40:
-                found.append(tokenizer.show_words(tokens[first:after], flags[first:after] & records.WORD_START != 0))
+                found.append(tokenizer.show_words(tokens[first:after], marks[first:after] & records.WORD_START != 0))
                 break
         if len(found) == SAMPLES:
             break

@@ -6,7 +6,6 @@ import numpy as np
 
 from mlm_jax.records import (
     FLAGS,
-    NO_LABEL,
     NO_SEGMENT,
     PARAGRAPH_START,
     PHRASE_JOIN,
@@ -77,11 +76,12 @@ class Block:
 def totals(block: Block, ids: Ids) -> Counts:
     """What the manifest counts too: rows, tokens, segments; ids of text i64[size], and how many bear each flag."""
     text = block.raw["tokens"][block.inner]
-    flags = block.raw["flags"][block.real]
+    flags, labels = block.raw["flags"][block.real], block.raw["pair_labels"][block.present]
     return {
         "rows": np.array([len(block.raw)]),
         "tokens": np.array([block.real.sum()]),
         "segments": np.array([block.present.sum()]),
+        "labels": np.array([np.count_nonzero(labels == label) for label in (0, 1)]),
         "ids": np.bincount(text[text < ids.size], minlength=ids.size),
         "flags": np.array([np.count_nonzero(flags & bit) for bit in FLAGS.values()]),
     }
@@ -101,7 +101,6 @@ def distributions(block: Block) -> Counts:
     words = begins | (bits & WORD_START != 0)
     sentences, paragraphs = (begins | (bits & bit != 0) for bit in (SENTENCE_START, PARAGRAPH_START))
     phrases = begins | (words & (bits & PHRASE_JOIN == 0))
-    labels = block.raw["pair_labels"][block.present]
     return {
         "tokens a row": _histogram(lengths),
         "segments a row": _histogram(block.present.sum(1)),
@@ -111,7 +110,6 @@ def distributions(block: Block) -> Counts:
         "tokens a sentence": _histogram(np.diff(np.flatnonzero(sentences), append=len(sentences))),
         "sentences a paragraph": _histogram(_parts(paragraphs, sentences)),
         "words a phrase": _histogram(_parts(phrases, words)),
-        "pair labels": _histogram(np.maximum(labels.astype(np.int64), NO_LABEL) - NO_LABEL),  # none, 0, 1
     }
 
 

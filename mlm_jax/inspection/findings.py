@@ -94,7 +94,17 @@ def _findings(
     failures += _beside(folder, manifest, tokenizer)
     numbers = range(len(manifest["corpora"]))
     corpora = [_corpus(folder, manifest, number, tokenizer, distributions) for number in numbers]
-    keys = ("fingerprint", "row_length", "max_segments", "dtype", "pack_groups", "options", "notes", "collocations")
+    keys = (
+        "fingerprint",
+        "row_length",
+        "max_segments",
+        "pairs",
+        "dtype",
+        "pack_groups",
+        "options",
+        "notes",
+        "collocations",
+    )
     return {
         "folder": str(folder),
         **{key: manifest[key] for key in keys},
@@ -130,11 +140,13 @@ def _differences(manifest: dict, tokenizer: Tokenizer, by_key: dict[Key, Counts]
             counts = by_key.get((number, name), {})
             train = add(train, counts) if name == "train" else train
             rows = {key: int(counts[key][0]) if counts else 0 for key in ("rows", "tokens", "segments")}
+            rows["pairs of label 0"], rows["pairs of label 1"] = counts["labels"].tolist() if counts else (0, 0)
             rows["unknown"] = int(counts["ids"][tokenizer.unk]) if counts else 0
+            said = split | {f"pairs of label {label}": count for label, count in enumerate(split["labels"])}
             found += [
-                f"{name} of {corpus['source']}: {key} {rows[key]:,}, the manifest says {split[key]:,}"
+                f"{name} of {corpus['source']}: {key} {rows[key]:,}, the manifest says {said[key]:,}"
                 for key in rows
-                if rows[key] != split[key]
+                if rows[key] != said[key]
             ]
     ids, flags = (train["ids"], train["flags"]) if train else (np.zeros(tokenizer.size), np.zeros(len(FLAGS)))
     unigrams = np.array(manifest["unigrams"])
@@ -189,7 +201,7 @@ def _corpus(
     for name, split in corpus["splits"].items():
         places = split["rows"] * manifest["row_length"]
         splits[name] = {
-            **{key: split[key] for key in ("rows", "segments", "tokens", "unknown")},
+            **{key: split[key] for key in ("rows", "segments", "labels", "tokens", "unknown")},
             "shards": len(split["shards"]),
             "fill": split["tokens"] / places if places else 0.0,
             "segments_per_row": split["segments"] / split["rows"] if split["rows"] else 0.0,

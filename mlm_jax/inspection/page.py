@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 import mlm_jax
-from mlm_jax.inspection.terminal import failure_line, has_pairs, pair_labels, shown_measures
+from mlm_jax.inspection.terminal import failure_line, pairs_of, shown_measures
 from mlm_jax.metrics import short
 from mlm_jax.report.draw import SETS, Line, Picture, figure
 from mlm_jax.report.markup import Html, join, table, tag
@@ -34,7 +34,7 @@ def html(findings: dict) -> str:
         tag("h2", "Checks"),
         _checks(findings),
         tag("h2", "Corpora"),
-        *map(_corpus, findings["corpora"]),
+        *(_corpus(corpus, findings["pairs"]) for corpus in findings["corpora"]),
         tag("h2", "Lengths"),
         _histograms(findings),
         tag("div", *(_measures(corpus) for corpus in findings["corpora"]), class_="grid halves"),
@@ -76,7 +76,7 @@ def _checks(findings: dict) -> Html:
     return tag("div", tag("h3", verdict), *bad, *lines, class_="card")
 
 
-def _corpus(corpus: dict) -> Html:
+def _corpus(corpus: dict, kind: str) -> Html:
     counts = corpus["counts"]
     head = ["split", "rows", "tokens", "fill", "segments", "segments a row", "unknown", "shards"]
     rows = [
@@ -98,7 +98,8 @@ def _corpus(corpus: dict) -> Html:
         f"{counts['tokens']:,} tokens, {counts['bytes'] / max(1, counts['tokens']):.2f} bytes a token; "
         f"{corpus['share_of_rows']:.1%} of all training rows{weight}."
     )
-    caption = tag("figcaption", corpus["source"], tag("p", about))
+    pairs = pairs_of(corpus["splits"]["train"], kind)
+    caption = tag("figcaption", corpus["source"], tag("p", about), tag("p", f"Training {pairs}.") if pairs else None)
     return tag("figure", caption, table(head, rows, "numbers"), _dropped(counts), style=APART)
 
 
@@ -174,8 +175,7 @@ def _measures(corpus: dict) -> Html | None:
         one = distributions[name]
         numbers = [f"{one[key]:,}" for key in ("p5", "median", "p95", "largest")]
         rows.append([tag("th", name), f"{one['count']:,}", f"{one['mean']:.2f}", *numbers])
-    pairs = tag("p", f"Pair labels: {pair_labels(distributions)}", class_="note") if has_pairs(distributions) else None
-    return tag("figure", table(head, rows, "numbers"), pairs)
+    return tag("figure", table(head, rows, "numbers"))
 
 
 # ---- vocabulary ----

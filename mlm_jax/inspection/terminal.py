@@ -17,13 +17,16 @@ MEASURES = (
     "sentences a paragraph",
     "words a phrase",
 )
-LABELS = ("none", "0 (in order)", "1 (random or swapped)")
+LABELS = {  # of pairs, by what `pairs` of the manifest says
+    "next": ("follows", "of another document"),
+    "order": ("in order", "swapped"),  # they are swapped on the device: in the rows all are in order
+}
 
 
 def text(findings: dict) -> str:
     lines = [_headline(findings)]
     for corpus in findings["corpora"]:
-        lines += ["", *corpus_lines(corpus, findings["row_length"])]
+        lines += ["", *corpus_lines(corpus, findings["row_length"], findings["pairs"])]
         lines += ["", *_measures(corpus["splits"]["train"]["distributions"])]
     lines += ["", *_vocabulary(findings["vocabulary"])]
     lines += ["", "texts (words in brackets)"]
@@ -40,7 +43,7 @@ def _headline(findings: dict) -> str:
     )
 
 
-def corpus_lines(corpus: dict, row_length: int) -> list[str]:
+def corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:
     """Source, documents by what became of them, text, and each split, a line each."""
     counts = corpus["counts"]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in counts["dropped"].items())
@@ -60,6 +63,8 @@ def corpus_lines(corpus: dict, row_length: int) -> list[str]:
             f"  {name:9}  {split['rows']:,} rows of {row_length}, {short(split['tokens'])} tokens, {split['fill']:.1%} "
             f"full, {split['segments_per_row']:.2f} segments a row, {split['unknown_share']:.3%} unknown"
         )
+        if shown := pairs_of(split, kind):
+            lines.append(f"             {shown}")
     return lines
 
 
@@ -77,16 +82,16 @@ def _measures(distributions: dict) -> list[str]:
         one = distributions[name]
         numbers = f"{one['mean']:>8.2f}{one['p5']:>7,}{one['median']:>8,}{one['p95']:>7,}{one['largest']:>7,}"
         lines.append(f"  {name:22}{numbers}   {bars(one)}")
-    return lines + [f"  pair labels: {pair_labels(distributions)}"] * has_pairs(distributions)
+    return lines
 
 
-def has_pairs(distributions: dict) -> bool:
-    return distributions.get("pair labels", {}).get("largest", 0) > 0
-
-
-def pair_labels(distributions: dict) -> str:
-    histogram = distributions["pair labels"]["histogram"]
-    return ", ".join(f"{name} {count:,}" for name, count in zip(LABELS, histogram))
+def pairs_of(split: dict, kind: str) -> str:
+    """How many segments are pairs, by label; empty where none are asked for. kind: `pairs` of the manifest."""
+    if kind not in LABELS:
+        return ""
+    alone = split["segments"] - sum(split["labels"])
+    named = [f"{name} {count:,}" for name, count in zip(LABELS[kind], split["labels"])]
+    return f"pairs ({kind}): {', '.join(named)}; no pair {alone:,}"
 
 
 def bars(one: dict) -> str:

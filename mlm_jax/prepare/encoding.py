@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mlm_jax.config import ConfigError
@@ -54,7 +54,22 @@ def encode(job: Job, corpus: Corpus) -> None:
                 corpus.parts.setdefault((split, group), []).append(Part(str(folder / f"{number:06d}.bin"), *place))
             stage.add(info["bytes"], info["read"], info["stored"])
     write_json(done, {"units": number + 1})
-    kept = counts["read"] - dropped.total()
+    set_counts(corpus, counts, dropped, first_problem, contaminated, examples)
+
+
+def set_counts(
+    corpus: Corpus,
+    counts: dict[str, int],
+    dropped: dict[str, int],
+    first_problem: list | None,
+    contaminated: int = 0,
+    examples: Sequence = (),
+) -> None:
+    """What the manifest says of the documents, from what `encode_unit` says of units. Raises ConfigError without text.
+
+    counts: read, bytes, tokens.
+    """
+    kept = counts["read"] - sum(dropped.values())
     corpus.counts = {**counts, "kept": kept, "dropped": dict(sorted(dropped.items()))}
     named = [{"document": document, "words": words} for document, words in examples]
     corpus.contaminated = {"documents": contaminated, "examples": named}

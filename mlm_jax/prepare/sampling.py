@@ -32,9 +32,31 @@ class Reservoir:
             self.below = -negative
             self.room += freed
 
+    def leave_out(self, below: int) -> None:
+        """Hashes from `below` on are out, as another reservoir of the same room left them out."""
+        self.below = min(self.below, below)
+        for negative, size, _ in self._kept:
+            self.room += size * (-negative >= self.below)
+        self._kept = [kept for kept in self._kept if -kept[0] < self.below]
+        heapq.heapify(self._kept)
+
+    def chunks(self) -> list[tuple[int, int, str]]:
+        """(hash, bytes, text) of each, in order of their hashes."""
+        return [(-negative, size, text) for negative, size, text in sorted(self._kept, reverse=True)]
+
     def texts(self) -> list[str]:
         """In order of their hashes."""
-        return [text for _, _, text in sorted(self._kept, reverse=True)]
+        return [text for _, _, text in self.chunks()]
+
+
+def chunk_of(most_bytes: int) -> int:
+    """Characters of a document that are drawn together, for a sample of so many bytes."""
+    return max(1000, min(1 << 16, most_bytes // 100))
+
+
+def rooms_of(most_bytes: int) -> tuple[int, int]:
+    """Bytes of the samples of training and of held-out text."""
+    return most_bytes, min(most_bytes, HELD_OUT_BYTES)
 
 
 def sample_texts(
@@ -44,8 +66,8 @@ def sample_texts(
 
     Raises ConfigError where there is none to train on, since the records are no documents.
     """
-    reservoirs, first_problem = (Reservoir(most_bytes), Reservoir(min(most_bytes, HELD_OUT_BYTES))), None
-    chunk = max(1000, min(1 << 16, most_bytes // 100))
+    reservoirs, first_problem = [Reservoir(room) for room in rooms_of(most_bytes)], None
+    chunk = chunk_of(most_bytes)
 
     def tasks() -> Iterator[SampleTask]:
         for files, settings in corpora:

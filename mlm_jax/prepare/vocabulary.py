@@ -15,10 +15,15 @@ from mlm_jax.prepare.training import train_tokenizer
 from mlm_jax.records import write_json
 from mlm_jax.tokenizer import Tokenizer
 
+Texts = tuple[list[str], list[str]]  # of training and held-out documents
 
-def make_tokenizer(job: Job) -> tuple[Tokenizer, dict]:
-    """The tokenizer of the rows with its terms, saved beside them, and what its training said."""
-    tokenizer, report = _tokenizer_without_terms(job)
+
+def make_tokenizer(job: Job, sample: Texts | None = None) -> tuple[Tokenizer, dict]:
+    """The tokenizer of the rows with its terms, saved beside them, and what its training said.
+
+    sample: the texts to train on and those to try it on, where they were drawn elsewhere.
+    """
+    tokenizer, report = _tokenizer_without_terms(job, sample)
     if terms := job.config.tokenizer.terms:
         size, asked = tokenizer.size, read_terms(terms)
         tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
@@ -27,7 +32,14 @@ def make_tokenizer(job: Job) -> tuple[Tokenizer, dict]:
     return tokenizer, report
 
 
-def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
+def _sample(job: Job) -> Texts:
+    total = sum(file.size for corpus in job.corpora for file in corpus.files)
+    with Stage("sample", job.progress, total) as stage:
+        pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
+        return sample_texts(pairs, job.config.tokenizer.sample_bytes, job.workers, stage)
+
+
+def _tokenizer_without_terms(job: Job, sample: Texts | None) -> tuple[Tokenizer, dict]:
     """As it was trained, or given; then training says nothing."""
     asked, report_path = job.config.tokenizer, job.encoded / "training.json"
     if asked.path:
@@ -35,10 +47,7 @@ def _tokenizer_without_terms(job: Job) -> tuple[Tokenizer, dict]:
         tokenizer.save(job.tokenizer)
         return tokenizer, {}
     if not report_path.exists():
-        total = sum(file.size for corpus in job.corpora for file in corpus.files)
-        with Stage("sample", job.progress, total) as stage:
-            pairs = [(corpus.files, job.settings(corpus)) for corpus in job.corpora]
-            texts, held_out = sample_texts(pairs, asked.sample_bytes, job.workers, stage)
+        texts, held_out = sample or _sample(job)
         job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
         try:
             kind = Kind(asked.kind, asked.byte_fallback, asked.lowercase, asked.strip_accents)
