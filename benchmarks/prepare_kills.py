@@ -62,7 +62,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as base:
         straight, shaken = Path(base, "straight"), Path(base, "shaken")
         began = time.monotonic()
-        subprocess.run(command(straight, arguments.sources, arguments.workers), check=True, capture_output=True)
+        run = command(straight, arguments.sources, arguments.workers)
+        if (alone := subprocess.run(run, capture_output=True, text=True)).returncode:
+            print(alone.stderr)
+            return 1
         whole = time.monotonic() - began
         print(f"without kills: {whole:.1f} s")
         run, kills, compared = command(shaken, arguments.sources, arguments.workers), 0, []
