@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_prepare import write_json_lines
 
 from mlm_jax import records
 from mlm_jax.cli.inspect import main
@@ -17,7 +18,6 @@ from mlm_jax.inspection import counts, inspect, page, rules, terminal
 from mlm_jax.inspection.shards import open_shard
 from mlm_jax.prepare import prepare
 from mlm_jax.records import NO_SEGMENT, Layout
-from tests.test_prepare import write_json_lines
 
 IDS = counts.Ids(size=20, pad=0, unk=1, cls=2, sep=3, mask=4)
 LAYOUT = Layout(12, 3, "uint16")
