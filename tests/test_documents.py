@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gzip
 import importlib
 import itertools
 import json
@@ -444,6 +445,50 @@ def test_evaluations_that_give_nothing_to_look_for(tmp_path, content, message):
     config = config_of(path, contamination=(str(tmp_path / "eval.txt"),), holdout=0.0)
     with pytest.raises(ConfigError, match=message) as error:
         prepare(config, tmp_path / "rows", progress=False)
+    assert error.value.key == "config.data.contamination"
+
+
+def test_evaluations_that_cannot_be_read_are_counted(tmp_path):
+    text = json.dumps({"text": SECRET})
+    mixed, other, path = tmp_path / "mixed.jsonl", tmp_path / "z.jsonl", tmp_path / "a.jsonl"
+    mixed.write_bytes(
+        f'{text}\n{{"question": "{SECRET}"}}\n{{"question": 1}}\nno json\n'.encode() + b'{"text": "\xff"}\n'
+    )
+    other.write_text("[\n")
+    write(path, [prose(0, 60), prose(1, 60)])
+    config = config_of(path, contamination=(str(mixed), str(other)), holdout=0.0, encoded=str(tmp_path / "encoded"))
+    manifest = prepare(config, tmp_path / "rows", progress=False)
+    about = manifest["contamination"]
+    reason = "no text in the field 'text'"
+    assert about["dropped"] == {reason: 2, "not UTF-8": 1, "not valid JSON": 2}
+    assert (about["texts"], about["first_problem"]) == (1, [f"{mixed}:2", reason])
+    (note,) = [note for note in manifest["notes"] if "contamination" in note]
+    assert f"5 records (2 {reason}, 1 not UTF-8, 2 not valid JSON; the first is {mixed}:2)" in note
+    (info,) = (tmp_path / "encoded").rglob("contamination.json")
+    info.write_text(json.dumps({key: about[key] for key in ("words", "action", "texts", "short", "ngrams")}))
+    again = prepare(config, tmp_path / "again", progress=False)  # from documents encoded by an earlier version
+    assert again["contamination"] == about
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        (
+            "e.jsonl",
+            b'{"question": "x"}\n',
+            r"none of its 0 texts .*; unreadable are 1 records \(1 no text .*e.jsonl:1\)",
+        ),
+        ("e.jsonl.gz", gzip.compress(prose(0, 60).encode())[:-9], "e.jsonl.gz': cannot be read"),
+        ("builtin:pydoc", None, "holds no text of an evaluation; name a file"),
+    ],
+)
+def test_a_fault_of_evaluations_blames_them(tmp_path, name, content, message):
+    path = write(tmp_path / "a.jsonl", [prose(0, 60)])
+    if content:
+        (tmp_path / name).write_bytes(content)
+        name = str(tmp_path / name)
+    with pytest.raises(ConfigError, match=message) as error:
+        prepare(config_of(path, contamination=(name,), holdout=0.0), tmp_path / "rows", progress=False)
     assert error.value.key == "config.data.contamination"
 
 

@@ -2,12 +2,15 @@
 
 A document is contaminated where it shares an n-gram of `data.contamination_words` words with a text of the files in
 `data.contamination` (13 as for GPT-3, Brown et al. 2020, appendix C; case and signs do not count there either). It is
-dropped as a whole, from both splits. A text of fewer words gives nothing to look for, and is counted. Where no white
-space stands between words, characters are words.
+dropped as a whole, from both splits. A text of fewer words gives nothing to look for, and is counted; so is a record
+that cannot be read, with its reason. Where no white space stands between words, characters are words.
 """
 
+import contextlib
 import functools
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +29,25 @@ EXAMPLES = 5  # contaminated documents that the manifest names, of each corpus
 
 def find_files(names: tuple[str, ...]) -> list[sources.File]:
     """The files of all names, as those of sources. Raises ConfigError."""
-    try:
+    for name in names:
+        if name.startswith("builtin:"):
+            raise ConfigError(KEY, name, "holds no text of an evaluation; name a file, a folder or a pattern")
+    with _of_contamination():
         return [file for name in names for file in sources.find_files(name)]
+
+
+def identify(names: tuple[str, ...]) -> dict[str, object]:
+    """What the files of all names hold. Raises ConfigError."""
+    files = find_files(names)
+    with _of_contamination():
+        return sources.identify(files)
+
+
+@contextlib.contextmanager
+def _of_contamination() -> Iterator[None]:
+    """A ConfigError of these files names the option that asks for them."""
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(KEY, error.value, error.fix) from None
 
@@ -35,33 +55,52 @@ def find_files(names: tuple[str, ...]) -> list[sources.File]:
 def collect(data: DataConfig, path: Path, progress: bool) -> dict[str, object]:
     """Writes the hashes of the n-grams to look for, u64[k], sorted; what is said of them, nothing without files.
 
-    texts: with words; short: those of fewer than n words; ngrams: different ones. Raises ConfigError where none is.
+    texts: with words; short: those of fewer than n words; ngrams: different ones; dropped {reason: n}: records that
+    cannot be read; first_problem: place and reason, or none. Raises ConfigError where no n-gram is.
     """
     if not data.contamination:
         return {}
     info, n, found = path.with_suffix(".json"), data.contamination_words, []
-    if not info.exists():
+    if not info.exists() or "dropped" not in _read(info):  # an earlier version did not count these
         texts, short, fields = 0, 0, sources.Fields(data.text_field)
-        with Stage("contamination", progress, things="texts") as stage:
+        dropped, first_problem = Counter(), []
+        with Stage("contamination", progress, things="texts") as stage, _of_contamination():
             for unit in sources.units(find_files(data.contamination), fields):
-                documents = sources.documents(unit, fields)
-                plain = Plain.of(["\n".join(paragraphs_of(document.text)) for document in documents])
+                readable = []
+                for document in sources.documents(unit, fields):
+                    if document.problem:
+                        dropped[document.problem] += 1
+                        first_problem = first_problem or [document.place, document.problem]
+                    else:
+                        readable.append("\n".join(paragraphs_of(document.text)))
+                plain = Plain.of(readable)
                 texts += int((plain.counts > 0).sum())
                 short += int(((plain.counts > 0) & (plain.counts < n)).sum())
                 found.append(np.unique(plain.ngrams(n, short=False)[0]))
                 stage.add(len(unit.data), len(plain.counts))
         known = np.unique(np.concatenate([np.zeros(0, np.uint64), *found]))
+        about = {"words": n, "action": data.contamination_action, "texts": texts, "short": short, "ngrams": len(known)}
+        about |= {"dropped": dict(sorted(dropped.items())), "first_problem": first_problem}
         if not len(known):
             fix = f"none of its {texts} texts (in JSON lines the field {data.text_field!r}) has {n} words"
+            if dropped:
+                fix += f"; unreadable are {unreadable(about)}"
             raise ConfigError(KEY, data.contamination, fix)
         with open(partial := path.with_name(f"{path.name}.partial"), "wb") as handle:
             np.save(handle, known)
         partial.rename(path)
-        write_json(
-            info,
-            {"words": n, "action": data.contamination_action, "texts": texts, "short": short, "ngrams": len(known)},
-        )
+        write_json(info, about)
+    return _read(info)
+
+
+def _read(info: Path) -> dict[str, object]:
     return json.loads(info.read_text(encoding="utf-8"))
+
+
+def unreadable(about: dict) -> str:
+    """The records that `collect` could not read: how many by reason, and the first place."""
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in about["dropped"].items())
+    return f"{sum(about['dropped'].values()):,} records ({reasons}; the first is {about['first_problem'][0]})"
 
 
 @functools.cache

@@ -72,7 +72,7 @@ def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
         "version": [FORMAT, VERSION],
         "options": {**options, "tokenizer": tokenizer},
         "inputs": [corpus.identity for corpus in corpora],
-        "contamination": sources.identify(contamination.find_files(config.data.contamination)),
+        "contamination": contamination.identify(config.data.contamination),
     }
     return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
 

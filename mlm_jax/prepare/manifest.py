@@ -7,10 +7,11 @@ segments, pairs by their labels 0 and 1, tokens (CLS and SEP included), unknown 
 rows; `pairs`, what is paired (none, next, order: see there); `unigrams`, how often each id stands in the training rows
 (CLS, SEP and padding are not counted); `flags`, how many tokens of the training rows begin a word, a sentence, a
 paragraph, and how many words continue a phrase; `segmenter`, its name and version; `contamination`, what was looked
-for, how many documents held some of it, and the first ones; `duplicates`, how many were dropped, how many of them stood
-in another split than the document that stays for them, and the first pairs; `collocations`, the list's hash, how much
-text was counted for it, and what came of each length (nothing in one of these four that was not asked for); `notes` for
-the user. With `data.collocations` the list lies there too, `collocations.tsv`.
+for, which records of it could not be read, how many documents held some of it, and the first ones; `duplicates`, how
+many were dropped, how many of them stood in another split than the document that stays for them, and the first pairs;
+`collocations`, the list's hash, how much text was counted for it, and what came of each length (nothing in one of these
+four that was not asked for); `notes` for the user. With `data.collocations` the list lies there too,
+`collocations.tsv`.
 """
 
 from collections import Counter
@@ -19,6 +20,7 @@ import numpy as np
 
 from mlm_jax.config import DataConfig
 from mlm_jax.prepare import pairs, segmentation
+from mlm_jax.prepare.contamination import unreadable
 from mlm_jax.prepare.folder import SPLITS
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.shards import shard_name
@@ -37,6 +39,7 @@ SHORT = (
     "{short:,} of the {texts:,} texts in config.data.contamination have fewer than {words} words: nobody looks for "
     "them (config.data.contamination_words)"
 )
+UNREADABLE = "nobody looks for what cannot be read in config.data.contamination: {}"
 UNSEGMENTED = (
     "{:.0%} of the tokens are CJK ideographs, each a word of its own: without word segmentation masking whole words "
     "is masking single characters; data.segmenter=icu finds words, mask.unit=phrase with data.collocations masks what "
@@ -64,6 +67,8 @@ def describe(
     notes = training.pop("messages", []) + _notes(job.config.data, tokenizer, unigrams, collocations)
     if contamination and contamination["short"]:
         notes.append(SHORT.format(**contamination))
+    if contamination and contamination["dropped"]:
+        notes.append(UNREADABLE.format(unreadable(contamination)))
     notes += _pair_notes(job.config.data.pairs, [corpus["splits"]["train"] for corpus in corpora])
     return {
         "row_length": layout.row_length,
