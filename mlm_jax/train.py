@@ -286,7 +286,7 @@ def position(saved: dict, facts: dict, workdir: Path) -> int:
             fix = f"its checkpoint was trained with another {what} ({saved[name]}); this one is {facts[name]}"
             raise ConfigError("workdir", str(workdir), fix)
     configs = [config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts)]
-    for key in ("seed", "data.weights", "data.exponent", "mask.regime", "mask.versions"):
+    for key in ("seed", "data.weights", "data.exponent", "mask.regime", "mask.versions", "optimizer.name"):
         then, now = (config_module.get(config, key) for config in configs)
         if now != then:
             raise ConfigError(f"config.{key}", now, f"the checkpoint in {workdir} was trained with {then!r}")

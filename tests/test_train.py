@@ -1,5 +1,6 @@
 """The program end to end, on a shrunk copy of the shipped config and a small generated language."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -15,8 +16,9 @@ import pytest
 from mlm_jax import audit, checkpoint, logbook
 from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import evaluate, fill_mask, prepare
+from mlm_jax.config import Config, ConfigError
 from mlm_jax.evaluate import set_names
-from mlm_jax.train import main
+from mlm_jax.train import main, position
 
 SMALL = [
     "--config.tokenizer.vocab_size=60",
@@ -395,3 +397,15 @@ def test_a_platform_that_is_not_there_is_an_error_not_a_slow_run(text, tmp_path)
     done = subprocess.run(line, env={**os.environ, "JAX_PLATFORMS": "tpu"}, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "JAX_PLATFORMS = 'tpu'" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("key, other", [("optimizer.name", "lamb"), ("data.exponent", 0.5)])
+def test_what_cannot_change_when_a_run_goes_on_is_named(key, other, tmp_path):
+    then, now = Config(), Config()
+    section, name = key.split(".")
+    setattr(getattr(then, section), name, other)
+    saved, facts = ({"tokenizer": "t", "data": "d", "config": dataclasses.asdict(one)} for one in (then, now))
+    with pytest.raises(ConfigError) as error:
+        position({**saved, "rows_read": 7}, facts, tmp_path)
+    assert error.value.key == f"config.{key}" and repr(other) in error.value.fix
+    assert position({**facts, "rows_read": 7}, facts, tmp_path) == 7

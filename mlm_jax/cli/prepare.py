@@ -25,6 +25,7 @@ WORKDIR/rows. Does nothing where they are there already; goes on where it was in
 With --beam the same rows are made by a runner of Apache Beam, such as DataflowRunner (see launch/dataflow.sh).
 """
 SAMPLES = 3  # sentences that are shown
+SEARCHED = 500  # rows that are searched for them
 BEST = 6  # collocations of each length that are shown
 
 
@@ -80,8 +81,8 @@ def summary(manifest: dict, folder: Path) -> str:
     lines += _dropped_lines(manifest)
     if manifest["collocations"]:
         lines += _collocation_lines(manifest, folder)
-    lines.append("words (what is masked whole, in brackets):")
-    lines += [f"  {words}" for words in sample_words(manifest, folder, tokenizer)]
+    if words := sample_words(manifest, folder, tokenizer):
+        lines += ["words (what is masked whole, in brackets):", *(f"  {line}" for line in words)]
     return "\n".join(lines + [f"note: {note}" for note in manifest["notes"]])
 
 
@@ -186,7 +187,7 @@ def sample_words(manifest: dict, folder: Path, tokenizer: Tokenizer) -> list[str
     if not shards:
         return []
     reader = ArrayRecordReader(str(folder / shards[0]["file"]))
-    raw = reader.read(list(range(min(20, shards[0]["rows"]))))
+    raw = reader.read(list(range(min(SEARCHED, shards[0]["rows"]))))
     reader.close()
     rows = records.decode_rows(records.layout_of(manifest), raw)
     found = []

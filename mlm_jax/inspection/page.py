@@ -94,8 +94,8 @@ def _corpus(corpus: dict, kind: str) -> Html:
     ]
     weight = f", drawn {corpus['weight']:.1%} of the time" if "weight" in corpus else ""
     about = (
-        f"{counts['read']:,} documents read, {counts['kept']:,} kept; {counts['bytes'] / 1e6:,.1f} MB of text, "
-        f"{counts['tokens']:,} tokens, {counts['bytes'] / max(1, counts['tokens']):.2f} bytes a token; "
+        f"{counts['read']:,} documents read, {counts['kept']:,} kept; {counts['bytes'] / 1e6:,.1f} MB of records, "
+        f"{counts['tokens']:,} tokens; "
         f"{corpus['share_of_rows']:.1%} of all training rows{weight}."
     )
     pairs = pairs_of(corpus["splits"]["train"], kind)

@@ -51,8 +51,7 @@ def corpus_lines(corpus: dict, row_length: int, kind: str) -> list[str]:
     lines = [
         corpus["source"],
         f"  documents  {counts['read']:,} read, {counts['kept']:,} kept; dropped: {dropped or 'none'}",
-        f"  text       {counts['bytes'] / 1e6:,.1f} MB, {counts['tokens']:,} tokens, "
-        f"{counts['bytes'] / max(1, counts['tokens']):.2f} bytes a token",
+        f"  records    {counts['bytes'] / 1e6:,.1f} MB, {counts['tokens']:,} tokens",
         f"  share      {corpus['share_of_rows']:.1%} of all training rows{weight}",
     ]
     for name, split in corpus["splits"].items():

@@ -30,7 +30,8 @@ from mlm_jax.tokenizer import Tokenizer
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
 MANY = 0.4  # share of segments that should be pairs, where pairs are asked for
 FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
-UNKNOWN = "{:.0%} of the tokens are unknown: the tokenizer was made for other text"
+UNUSED = "no objective takes the labels of pairs yet: training on these rows is masked language modelling in both texts"
+UNKNOWN = "{}: {:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNPAIRED = (
     "only {:.0%} of the training segments are pairs: a segment that holds less than two whole sentences is none{}"
 )
@@ -69,6 +70,7 @@ def describe(
         notes.append(SHORT.format(**contamination))
     if contamination and contamination["dropped"]:
         notes.append(UNREADABLE.format(unreadable(contamination)))
+    notes += _unknown_notes(corpora)
     notes += _pair_notes(job.config.data.pairs, [corpus["splits"]["train"] for corpus in corpora])
     return {
         "row_length": layout.row_length,
@@ -90,21 +92,31 @@ def describe(
 
 def _notes(data: DataConfig, tokenizer: Tokenizer, unigrams: np.ndarray, collocations: dict) -> list[str]:
     notes, total = [], max(1, unigrams.sum())
-    ideographs, unknown = unigrams[tokenizer.ideographs].sum() / total, unigrams[tokenizer.unk] / total
+    ideographs = unigrams[tokenizer.ideographs].sum() / total
     if ideographs > MOSTLY and data.segmenter == "none":
         notes.append(UNSEGMENTED.format(ideographs))
     if collocations and collocations["kept"] < data.collocations:
         notes.append(_few(data, collocations["kept"]))
-    if unknown > FEW:
-        notes.append(UNKNOWN.format(unknown))
+    return notes
+
+
+def _unknown_notes(corpora: list[dict]) -> list[str]:
+    """Which corpora the tokenizer was not made for."""
+    notes = []
+    for corpus in corpora:
+        splits = corpus["splits"].values()
+        unknown = sum(split["unknown"] for split in splits)
+        text = sum(split["tokens"] - 2 * split["segments"] - sum(split["labels"]) for split in splits)
+        if unknown > FEW * text:
+            notes.append(UNKNOWN.format(corpus["source"], unknown / text))
     return notes
 
 
 def _pair_notes(kind: str, splits: list[dict]) -> list[str]:
     share = sum(sum(split["labels"]) for split in splits) / max(1, sum(split["segments"] for split in splits))
-    if kind == pairs.NONE or share >= MANY:
+    if kind == pairs.NONE:
         return []
-    return [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")]
+    return [UNUSED] + [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")] * (share < MANY)
 
 
 def _contaminated(corpora: list[Corpus]) -> dict[str, object]:
