@@ -130,6 +130,45 @@ def test_what_was_lost_is_encoded_again(tmp_path):
     assert same(tmp_path / "first", tmp_path / "second") and first["corpora"][0]["counts"]["read"] == 40
 
 
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_what_was_damaged_is_made_again(tmp_path):
+    corpus, folder = write_json_lines(tmp_path / "corpus.jsonl", 40), tmp_path / "encoded"
+    evaluation = write_json_lines(tmp_path / "evaluation.jsonl", 2, start=90)
+    options = {"duplicates": "exact", "contamination": (str(evaluation),)}
+
+    def prepared(name: str, row_length: int, **more: object) -> Path:
+        prepare(config_of(corpus, row_length=row_length, **options, **more), tmp_path / name, progress=False)
+        return tmp_path / name
+
+    prepared("first", 64, encoded=str(folder))
+    anew = prepared("anew", 48)
+    units, files = "*/units-0/000000", ("*/contamination.npy", "*/contamination.json", "*/tokenizer/*")
+    files += (f"{units}.bin", f"{units}.npy", f"{units}.json", "*/units-0.json", "*/training.json")
+    for number, pattern in enumerate(files):
+        (path,) = folder.glob(pattern)
+        before = path.read_bytes()
+        _cut(path)
+        assert same(prepared(str(number), 48, encoded=str(folder)), anew), pattern
+        assert path.read_bytes() == before, pattern
+
+
+def test_what_another_tokenizer_encoded_is_not_mixed_in(tmp_path, monkeypatch):
+    """As where another version of the library trains other pieces."""
+    corpus, folder = write_json_lines(tmp_path / "corpus.jsonl", 40), tmp_path / "encoded"
+    real = vocabulary.train_tokenizer
+    with monkeypatch.context() as patch:
+        patch.setattr(vocabulary, "train_tokenizer", lambda texts, size, *more: real(texts, size - 60, *more))
+        prepare(config_of(corpus, encoded=str(folder)), tmp_path / "first", progress=False)
+    (path,) = folder.glob("*/training.json")
+    path.write_text("")
+    prepare(config_of(corpus, encoded=str(folder), row_length=48), tmp_path / "second", progress=False)
+    prepare(config_of(corpus, row_length=48), tmp_path / "anew", progress=False)
+    assert same(tmp_path / "second", tmp_path / "anew")
+
+
 def test_where_encoded_documents_cannot_be_kept(corpus, tmp_path):
     rows = tmp_path / "rows"
     (tmp_path / "file").write_text("")

@@ -281,7 +281,7 @@ def encode(element: tuple[int, int, sources.Unit], shared: Shared) -> Iterator:
     number, place, unit = element
     settings = dataclasses.replace(shared.settings[number], tokenizer=_tokenizer_folder(shared).name)
     with tempfile.TemporaryDirectory() as folder:
-        info = encode_unit(EncodeTask(settings, unit, f"{folder}/unit"))
+        info = encode_unit(EncodeTask(settings, unit, f"{folder}/unit", shared.tokenizer))
         parts = info.pop("parts")
         if info["first_problem"]:
             info["first_problem"] = [place, unit.number, *info["first_problem"]]

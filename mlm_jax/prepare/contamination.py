@@ -61,7 +61,7 @@ def collect(data: DataConfig, path: Path, progress: bool) -> dict[str, object]:
     if not data.contamination:
         return {}
     info, n, found = path.with_suffix(".json"), data.contamination_words, []
-    if not info.exists() or "dropped" not in _read(info):  # an earlier version did not count these
+    if not _is_whole(path, info):
         texts, short, fields = 0, 0, sources.Fields(data.text_field)
         dropped, first_problem = Counter(), []
         with Stage("contamination", progress, things="texts") as stage, _of_contamination():
@@ -101,6 +101,15 @@ def unreadable(about: dict) -> str:
     """The records that `collect` could not read: how many by reason, and the first place."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in about["dropped"].items())
     return f"{sum(about['dropped'].values()):,} records ({reasons}; the first is {about['first_problem'][0]})"
+
+
+def _is_whole(path: Path, info: Path) -> bool:
+    """Whether both files that `collect` writes are there and undamaged; an earlier version counted nothing dropped."""
+    try:
+        about = _read(info)
+        return "dropped" in about and len(np.load(path, "r")) == about["ngrams"]
+    except (OSError, ValueError, TypeError, KeyError, EOFError):
+        return False
 
 
 @functools.cache

@@ -24,6 +24,11 @@ class Part:
     name_bytes: int
     dropped: str = ""  # path of the hashes, u64, of those documents that are left out after all; or nothing
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 12 * self.documents + 5 * self.tokens + self.name_bytes
+
     def stays(self) -> np.ndarray:
         """Which documents are not left out, bool[documents]. The others stand in all that the part gives."""
         hashes, _ = self.index()

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import pydoc, sources
 from mlm_jax.prepare.contamination import EXAMPLES
@@ -31,20 +33,23 @@ def extract(job: Job, corpus: Corpus) -> sources.File:
     return sources.File(str(path), "modules", sources.JSON)
 
 
-def encode(job: Job, corpus: Corpus) -> None:
-    """Encodes what is not encoded yet; sets the corpus's counts and parts. Raises ConfigError where no text is."""
+def encode(job: Job, corpus: Corpus, tokenizer: str) -> None:
+    """Encodes what is not encoded yet; sets the corpus's counts and parts. Raises ConfigError where no text is.
+
+    tokenizer: hash. What was encoded with another one is encoded anew, and so is what is damaged.
+    """
     folder, settings = job.encoded / f"units-{corpus.number}", job.settings(corpus)
     folder.mkdir(exist_ok=True)
     done = folder.with_suffix(".json")  # how many units there are, once all are encoded
     total = sum(file.size for file in corpus.files)
     counts, dropped, first_problem = Counter(read=0, bytes=0, tokens=0), Counter(), None
     contaminated, examples = 0, []
-    infos = _found(folder, done, settings)
+    infos = _found(folder, done, settings, tokenizer)
     if infos is not None:
         job.say(f"encode {corpus.source}: found in {folder}")
     with Stage(f"encode {corpus.source}", job.progress and infos is None, total) as stage:
         number = -1
-        for number, info in enumerate(_encoded(job, corpus, folder, settings) if infos is None else infos):
+        for number, info in enumerate(_encoded(job, corpus, folder, tokenizer) if infos is None else infos):
             counts.update({key: info[key] for key in counts})
             dropped.update(info["dropped"])
             first_problem = first_problem or info["first_problem"]
@@ -81,31 +86,41 @@ def set_counts(
         raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents; dropped: {reasons})")
 
 
-def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings) -> Iterator[dict]:
+def _encoded(job: Job, corpus: Corpus, folder: Path, tokenizer: str) -> Iterator[dict]:
     """What `encode_unit` said of each unit."""
+    settings = job.settings(corpus)
     tasks = (
-        EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"))
+        EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"), tokenizer)
         for unit in sources.units(corpus.files, settings.fields)
     )
     return job.workers.map(_encode_once, tasks)
 
 
-def _found(folder: Path, done: Path, settings: Settings) -> list[dict] | None:
+def _found(folder: Path, done: Path, settings: Settings, tokenizer: str) -> list[dict] | None:
     """The same where all units are there; else None."""
-    if not done.exists():
+    try:
+        count = int(json.loads(done.read_text(encoding="utf-8"))["units"])
+    except (OSError, ValueError, TypeError, KeyError):  # or damaged
         return None
-    count = json.loads(done.read_text(encoding="utf-8"))["units"]
-    infos = [_info(folder / f"{number:06d}", settings) for number in range(count)]
+    infos = [_info(folder / f"{number:06d}", settings, tokenizer) for number in range(count)]
     return infos if all(infos) else None
 
 
 def _encode_once(task: EncodeTask) -> dict:
-    return _info(Path(task.path), task.settings) or encode_unit(task)
+    return _info(Path(task.path), task.settings, task.tokenizer) or encode_unit(task)
 
 
-def _info(path: Path, settings: Settings) -> dict | None:
-    """What `encode_unit` said of the unit that it wrote to this path; None where something of it is missing."""
-    suffixes = (".bin", ".json") if settings.screening.duplicates == "keep" else (".npy", ".bin", ".json")
-    if not all(Path(f"{path}{suffix}").exists() for suffix in suffixes):
+def _info(path: Path, settings: Settings, tokenizer: str) -> dict | None:
+    """What `encode_unit` said of the unit that it wrote to this path; None where something of it is missing or cut.
+
+    None too where it was encoded with a tokenizer of another hash.
+    """
+    try:
+        info = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
+        parts = [Part("", *place) for _, _, *place in info["parts"]]
+        whole = info["tokenizer"] == tokenizer and Path(f"{path}.bin").stat().st_size == sum(p.size for p in parts)
+        if settings.screening.duplicates != "keep":
+            whole = whole and len(np.load(f"{path}.npy", "r")) == sum(part.documents for part in parts)
+    except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
-    return json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
+    return info if whole else None

@@ -35,6 +35,7 @@ from mlm_jax.prepare.manifest import describe
 from mlm_jax.prepare.phrase_list import list_collocations
 from mlm_jax.prepare.shards import pack
 from mlm_jax.prepare.signatures import minhash
+from mlm_jax.prepare.tasks import forget
 from mlm_jax.prepare.vocabulary import make_tokenizer
 from mlm_jax.prepare.workers import Workers
 from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
@@ -112,6 +113,7 @@ def _encode(job: Job) -> tuple[Tokenizer, dict, dict]:
             corpus.files = [extract(job, corpus)]
     contamination = collect(job.config.data, job.contamination, job.progress)
     tokenizer, training = make_tokenizer(job)
+    forget()
     for corpus in job.corpora:
-        encode(job, corpus)
+        encode(job, corpus, tokenizer.hash)
     return tokenizer, training, contamination

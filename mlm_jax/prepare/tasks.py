@@ -79,6 +79,7 @@ class EncodeTask:
     settings: Settings
     unit: Unit
     path: str  # of the result, without suffix
+    tokenizer: str  # hash
 
 
 def encode_unit(task: EncodeTask) -> dict:
@@ -86,7 +87,7 @@ def encode_unit(task: EncodeTask) -> dict:
 
     If duplicates are looked for, `path.npy` holds what the texts are recognised by, in the same order.
     read, dropped {reason: n}, bytes, stored (of the file), tokens, contaminated: counts; first_problem: place and
-    reason, or none; examples: the first contaminated documents;
+    reason, or none; examples: the first contaminated documents; tokenizer: hash;
     parts: [split, group, offset, documents, tokens, bytes of names] of each group in the file.
     """
     settings, kept, dropped, first_problem = task.settings, [], Counter(), []
@@ -133,6 +134,7 @@ def encode_unit(task: EncodeTask) -> dict:
         "bytes": len(task.unit.data),
         "stored": task.unit.stored,
         "tokens": len(ids),
+        "tokenizer": task.tokenizer,
         "contaminated": screened.contaminated,
         "examples": screened.examples,
         "parts": parts,
@@ -178,6 +180,12 @@ class PackTask:
 @functools.cache
 def _marker(path: str, tokenizer: str) -> Marker:
     return Marker(read_phrases(Path(path)), _tokenizer(tokenizer))
+
+
+def forget() -> None:
+    """What this process has read: another call may find another tokenizer in the same place."""
+    _tokenizer.cache_clear()
+    _marker.cache_clear()
 
 
 def pack_group(task: PackTask) -> dict:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import sources
@@ -46,7 +47,8 @@ def _tokenizer_without_terms(job: Job, sample: Texts | None) -> tuple[Tokenizer,
         tokenizer = Tokenizer.load(asked.path)
         tokenizer.save(job.tokenizer)
         return tokenizer, {}
-    if not report_path.exists():
+    found = _found(job.tokenizer, report_path)
+    if not found:
         texts, held_out = sample or _sample(job)
         job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
         try:
@@ -59,10 +61,21 @@ def _tokenizer_without_terms(job: Job, sample: Texts | None) -> tuple[Tokenizer,
         tokenizer.save(job.tokenizer)
         values = dataclasses.asdict(report) | {"bytes_used": report.bytes_used, "messages": report.messages()}
         write_json(report_path, values | {"held_out": serve(tokenizer, held_out, job.config.data.segmenter)})
-    report = json.loads(report_path.read_text(encoding="utf-8"))
+        found = Tokenizer.load(job.tokenizer), json.loads(report_path.read_text(encoding="utf-8"))
+    tokenizer, report = found
     job.say(
         f"tokenizer: {report['pieces']:,} of {report['asked']:,} pieces from {report['bytes_used']:,} bytes, "
         f"{report['bytes_skipped']:,} skipped; {report['alphabet']:,} of {report['characters']:,} characters; "
         f"peak memory {peak_memory_bytes() / 1e6:,.0f} MB"
     )
-    return Tokenizer.load(job.tokenizer), report
+    return tokenizer, report
+
+
+def _found(folder: Path, report_path: Path) -> tuple[Tokenizer, dict] | None:
+    """A tokenizer that was trained before, and its report; None where one of them is missing or damaged."""
+    try:
+        report = json.loads(report_path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.load(folder)
+        return (tokenizer, report) if tokenizer.size >= report["pieces"] else None
+    except (OSError, ValueError, TypeError, KeyError):  # of which ConfigError is one
+        return None
