@@ -180,6 +180,13 @@ def test_files_of_a_source(tmp_path):
     kinds = {file.name: file.kind for file in sources.find_files(str(tmp_path))}
     assert kinds == {"b.txt": "text", "e.json": "json", "sub/a.jsonl.gz": "json", "sub/c.TXT": "text"}
     assert list(kinds) == sorted(kinds)
+    for name in (".hidden.txt", ".folder/a.jsonl", "sub/.ipynb_checkpoints/a.jsonl"):
+        path = tmp_path / ".root" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(b"")
+        with pytest.raises(ConfigError, match="the folder holds none of"):
+            sources.find_files(str(tmp_path / ".root"))
+        assert sources.find_files(str(path)) and list(kinds) == [f.name for f in sources.find_files(str(tmp_path))]
     assert [file.name for file in sources.find_files(f"{tmp_path}/*/*")] == ["a.jsonl.gz", "c.TXT"] or [
         file.name for file in sources.find_files(f"{tmp_path}/*/*")
     ] == ["sub/a.jsonl.gz", "sub/c.TXT"]

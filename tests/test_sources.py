@@ -241,6 +241,8 @@ def test_remote_files_folders_and_patterns(store):
     put(store, "/b/a.txt", b"a")
     put(store, "/b/sub/c.jsonl.gz", gzip.compress(b'{"text": "c"}'))
     put(store, "/b/sub/d.bin", b"d")
+    put(store, "/b/sub/.trash/e.txt", b"e")
+    put(store, "/.hidden/f.txt", b"f")
     names = {source: [file.name for file in sources.find_files(f"memory://{source}")] for source in SOURCES}
     assert names == SOURCES
     assert texts("memory://b") == ["a", "c"]
@@ -253,7 +255,8 @@ def test_remote_files_folders_and_patterns(store):
 SOURCES = {
     "b": ["a.txt", "sub/c.jsonl.gz"],
     "b/": ["a.txt", "sub/c.jsonl.gz"],
-    "b/**": ["a.txt", "sub/c.jsonl.gz", "sub/d.bin"],
+    "b/**": ["a.txt", "sub/.trash/e.txt", "sub/c.jsonl.gz", "sub/d.bin"],  # as the store takes it
+    ".hidden": ["f.txt"],
     "b/*/c*": ["sub/c.jsonl.gz"],
     "b/sub/d.bin": ["d.bin"],
 }

@@ -38,7 +38,7 @@ def find_files(source: str) -> list[File]:
 def _local_files(source: str) -> list[File]:
     path = Path(source).expanduser()
     if path.is_dir():
-        root, found = path, [entry for entry in path.rglob("*") if kind_of(entry.name, None)]
+        root, found = path, [entry for entry in path.rglob("*") if _wanted(entry.relative_to(path).as_posix())]
     elif path.is_file():
         root, found = path.parent, [path]
     else:
@@ -53,8 +53,16 @@ def _remote_files(source: str) -> list[File]:
         found, folder = remote.find(source)
     except remote.RemoteError as error:
         raise ConfigError(KEY, source, str(error)) from None
-    named = [(path, name, kind_of(name, None if folder else TEXT), facts) for path, name, facts in found]
-    return [File(path, name, kind, facts) for path, name, kind, facts in named if kind]
+    return [File(path, name, kind_of(name, TEXT), facts) for path, name, facts in found if not folder or _wanted(name)]
+
+
+def _wanted(name: str) -> bool:
+    """Whether a file is read that nobody named but its folder: one of a known suffix, and nothing of it is hidden.
+
+    name: relative to the folder.
+    """
+    parts = name.split("/")
+    return bool(kind_of(parts[-1], None)) and not any(part.startswith(".") for part in parts)
 
 
 def identify(files: list[File]) -> dict[str, object]:
