@@ -183,6 +183,29 @@ def test_mistakes_in_the_options():
             check(Config(tokenizer=tokenizer), devices=1)
 
 
+def test_text_of_the_librarys_own_signs_holds_no_word(tmp_path):
+    signs = ["\u2581\u2581\u2581", "\u2585"]  # for white space and for the unknown
+    for kind in KINDS[:3]:
+        with pytest.raises(ValueError, match="no word"):
+            train_tokenizer(signs, 300, kind)
+        assert train_tokenizer([*signs, "word"], 300, kind)[1].pieces > 6
+    letters = train_tokenizer(signs, 300, Kind("wordpiece"))[0].pieces[5:]  # to which the first is a sign like another
+    assert letters == ["##\u2581", "\u2581"]
+    (tmp_path / "a.txt").write_text("\n\n".join(signs), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"config\.data\.sources = .*: hold no word to train a tokenizer on"):
+        prepare(config_of(tmp_path / "a.txt"), tmp_path / "rows", progress=False)
+
+
+def test_a_bad_term_names_the_option(tmp_path):
+    trained(Kind("unigram"), 200).save(tmp_path / "tokenizer")
+    (tmp_path / "a.txt").write_text("some words")
+    (tmp_path / "terms.txt").write_text("heart\nfoo bar\n")
+    config = config_of(tmp_path / "a.txt")
+    config.tokenizer = TokenizerConfig(path=str(tmp_path / "tokenizer"), terms=str(tmp_path / "terms.txt"))
+    with pytest.raises(ConfigError, match=r"^config\.tokenizer\.terms = '.*terms\.txt': 'foo bar' must be one word, "):
+        prepare(config, tmp_path / "rows", progress=False)
+
+
 def test_terms_in_each_kind():
     for name in FITS:
         tokenizer = trained(Kind(name))

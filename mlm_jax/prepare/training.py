@@ -74,7 +74,8 @@ def train_tokenizer(
     words = _count_words(texts, report)
     words = _within_alphabet(words, report)
     words = _bounded(words, report)
-    if not words:
+    sign = "" if kind.name == "wordpiece" else SPACE  # of white space; a text may be made of it
+    if not any(word.strip(sign) for word, _ in words):
         raise ValueError("no word to train a tokenizer on")
     report.words = len(words)
     if report.longest_run > LONG_RUN:

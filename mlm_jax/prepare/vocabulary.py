@@ -27,7 +27,10 @@ def make_tokenizer(job: Job, sample: Texts | None = None) -> tuple[Tokenizer, di
     tokenizer, report = _tokenizer_without_terms(job, sample)
     if terms := job.config.tokenizer.terms:
         size, asked = tokenizer.size, read_terms(terms)
-        tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
+        try:
+            tokenizer = tokenizer.add_terms(asked)  # those that are pieces already, as after an interruption, stay so
+        except ConfigError as error:
+            raise ConfigError("config.tokenizer.terms", terms, f"{error.value!r} {error.fix}") from None
         tokenizer.save(job.tokenizer)
         job.say(f"tokenizer: {tokenizer.size - size:,} new pieces for {len(asked):,} terms, {tokenizer.size:,} in all")
     return tokenizer, report
