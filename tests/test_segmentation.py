@@ -12,6 +12,7 @@ from vocabularies import BYTE, byte_pairs, groups, model, prose, unigram, word_p
 from mlm_jax.config import Config, ConfigError, DataConfig, check
 from mlm_jax.prepare import prepare, segmentation
 from mlm_jax.prepare.documents import encode_documents
+from mlm_jax.prepare.identity import changes
 from mlm_jax.prepare.segmentation import segment
 from mlm_jax.records import WORD_START
 from mlm_jax.tokenizer import Encoding, Tokenizer
@@ -117,6 +118,25 @@ def test_rows_have_the_words(tmp_path):
     rows = read_rows(tmp_path / "icu")
     starts = np.diff(np.flatnonzero((rows["flags"] & WORD_START).ravel()))
     assert {1, 2} <= set(starts.tolist()) and 0.5 < np.mean(starts == 2) < 0.8
+
+
+def test_another_version_finds_other_words(tmp_path, monkeypatch):
+    import icu4py
+
+    (tmp_path / "a.txt").write_text("\u5929\u6c14\u5f88\u597d\n" * 20)
+    config = config_of(tmp_path / "a.txt", segmenter="icu", encoded=str(tmp_path / "encoded"))
+    first = prepare(config, tmp_path / "rows", progress=False)
+    with monkeypatch.context() as patch:  # finished rows need the library no more
+        patch.setitem(sys.modules, "icu4py", None)
+        assert prepare(config, tmp_path / "rows", progress=False) == first
+    monkeypatch.setattr(icu4py, "icu_version", "1.0")
+    second = prepare(config, tmp_path / "rows", progress=False)
+    assert second["segmenter"]["version"] == "1.0" and second["fingerprint"] != first["fingerprint"]
+    assert len(list((tmp_path / "encoded").iterdir())) == 2 and not changes(config, first)
+    config.data.segmenter = "none"
+    plain = prepare(config, tmp_path / "plain", progress=False)["fingerprint"]
+    monkeypatch.undo()
+    assert prepare(config, tmp_path / "again", progress=False)["fingerprint"] == plain
 
 
 def test_a_segmenter_that_is_not_there(monkeypatch, tmp_path):

@@ -62,8 +62,11 @@ def options_of(config: Config) -> dict[str, object]:
     }
 
 
-def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
-    """Hash of everything that determines the rows; of encoded documents, where the options are those of encoding."""
+def fingerprint_of(config: Config, options: dict, corpora: list[Corpus], segmenter: dict | None = None) -> str:
+    """Hash of everything that determines the rows; of encoded documents, where the options are those of encoding.
+
+    segmenter: its name and version, which are no option: a run that has a checkpoint does not ask for them.
+    """
     asked = config.tokenizer
     tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
     if asked.path:
@@ -73,6 +76,7 @@ def fingerprint_of(config: Config, options: dict, corpora: list[Corpus]) -> str:
         "options": {**options, "tokenizer": tokenizer},
         "inputs": [corpus.identity for corpus in corpora],
         "contamination": contamination.identify(config.data.contamination),
+        **({"segmenter": segmenter} if segmenter else {}),
     }
     return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
 

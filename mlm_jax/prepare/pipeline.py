@@ -14,7 +14,7 @@ what `duplicates` says.
 
 from pathlib import Path
 
-from mlm_jax.config import Config, check_writable, rows_folder
+from mlm_jax.config import Config, ConfigError, check_writable, rows_folder
 from mlm_jax.prepare import pydoc, segmentation
 from mlm_jax.prepare.contamination import collect
 from mlm_jax.prepare.duplicates import drop_duplicates
@@ -51,14 +51,15 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
     folder = Path(folder).expanduser().absolute()
     corpora = [find_corpus(number, source) for number, source in enumerate(config.data.sources)]
     options = options_of(config)
-    fingerprint = fingerprint_of(config, options, corpora)
+    segmenter = _segmenter(config.data.segmenter, folder)
+    fingerprint = fingerprint_of(config, options, corpora, segmenter)
     if manifest := finished(folder, fingerprint):
         return manifest
     check_replaceable(folder)
     build = build_folder(folder, fingerprint)
     encoded = None
     if config.data.encoded:
-        of_encoding = fingerprint_of(config, encoding_options(options), corpora)
+        of_encoding = fingerprint_of(config, encoding_options(options), corpora, segmenter)
         encoded = encoded_folder(config.data.encoded, folder, of_encoding)
     with alone(build, progress):
         if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
@@ -85,6 +86,17 @@ def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list
     check_writable(workdir)
     prepare(config, folder)
     return []
+
+
+def _segmenter(name: str, folder: Path) -> dict[str, str]:
+    """Name and version of the segmenter. Where its library is missing, of that which finished rows were made with."""
+    try:
+        return segmentation.describe(name)
+    except ConfigError:  # finished rows need it no more; where there are none, `_build` says that it is missing
+        try:
+            return read_manifest(folder)["segmenter"]
+        except (ConfigError, KeyError):
+            return {}
 
 
 def _build(job: Job) -> dict[str, object]:
