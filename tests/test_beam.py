@@ -129,6 +129,10 @@ def test_mistakes_are_told(tmp_path, sources, capsys):
         (config_of("builtin:pydoc"), "lies on this machine only"),
         (config_of(write_text(tmp_path / "same.jsonl", 3, 5, bad=one.read_text()), id_field="id"), "two documents are"),
         (config_of(write_text(tmp_path / "none.jsonl", 3, 0, bad="no\n")), "not valid JSON; and so in all 1 records"),
+        (
+            config_of(one, holdout=1 - 1e-12),
+            "config.data.holdout = .*: all 30 documents of .* are held out for evaluation",
+        ),
     ]:
         bad.tokenizer = TokenizerConfig(path=str(tmp_path / "tokenizer"))
         with pytest.raises(ConfigError, match=match):

@@ -492,6 +492,44 @@ def test_a_fault_of_evaluations_blames_them(tmp_path, name, content, message):
     assert error.value.key == "config.data.contamination"
 
 
+def first_held_out(name: str, share: float) -> int:
+    """The first line that would be held out in a source of this name."""
+    id = f"{Path(name).name}:{{}}".format
+    return next(i for i in range(1, 999) if sources.document_hash(name, id(i), b"holdout") < share * 2**64)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_source_that_is_held_out_as_a_whole_is_an_error(tmp_path, given):
+    path, other = tmp_path / "a.jsonl", write(tmp_path / "b.jsonl", [prose(seed, 60) for seed in range(20)])
+    held = first_held_out(str(path), 0.3)
+    path.write_text("\n" * (held - 1) + json.dumps({"text": prose(99, 60)}) + "\n")
+    train_tokenizer([prose(seed, 60) for seed in range(9)], 200)[0].save(tmp_path / "given")
+    asked = TokenizerConfig(path=str(tmp_path / "given")) if given else TOKENIZER
+    said = f"the only document of {str(path)!r} is held out for evaluation: none is left to train on; set it to 0, or"
+    for paths in ([path], [path, other], [other, path]):
+        config = dataclasses.replace(config_of(*paths, holdout=0.3), tokenizer=asked)
+        with pytest.raises(ConfigError) as error:
+            prepare(config, tmp_path / "rows", progress=False)
+        assert error.value.key == "config.data.holdout" and said in str(error.value)
+    config = dataclasses.replace(config_of(path, holdout=0.0), tokenizer=asked)
+    assert prepare(config, tmp_path / "rows", progress=False)["corpora"][0]["splits"]["train"]["rows"] > 0
+
+
+def test_what_is_lost_besides_what_is_held_out_is_told(tmp_path):
+    path = tmp_path / "a.txt"
+    lines = [f"{prose(line, 20)}\n" for line in range(60)]
+    path.write_text("".join(lines))  # one document
+    name = next(f"{path}{suffix}" for suffix in map(str, range(99)) if first_held_out(f"{path}{suffix}", 0.3) == 1)
+    path.rename(name)
+    with pytest.raises(ConfigError, match=r"the only document of .* \(in a text file an empty line ends one\)"):
+        prepare(config_of(name, holdout=0.3), tmp_path / "rows", progress=False)
+    records = tmp_path / "b.jsonl"
+    held = first_held_out(str(records), 0.3)
+    records.write_text("no json\n" * (held - 1) + json.dumps({"text": prose(99, 60)}) + "\nno json\n")
+    with pytest.raises(ConfigError, match=rf"\(of {held + 1} read, the others are dropped\) is held out"):
+        prepare(config_of(records, holdout=0.3), tmp_path / "rows", progress=False)
+
+
 # Cleaning
 
 

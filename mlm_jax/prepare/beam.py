@@ -28,6 +28,7 @@ from mlm_jax.prepare import pydoc, sources
 from mlm_jax.prepare.encoded import Part
 from mlm_jax.prepare.encoding import set_counts
 from mlm_jax.prepare.folder import alone, build_folder, check_replaceable, clean, finished, publish
+from mlm_jax.prepare.holdout import check_training
 from mlm_jax.prepare.identity import find_corpus, fingerprint_of, options_of
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.manifest import describe
@@ -228,6 +229,7 @@ def _rows(job: Job, shared: Shared, run: Callable) -> dict[Group, dict]:
     for path in _match(f"{shared.root}/work/shard-*.json"):
         key = tuple(map(int, re.findall(r"\d+", path.rpartition("/")[2])))
         found[key] = json.loads(_read(path))
+    check_training(job, found)
     for (number, *_), info in sorted(found.items()):
         check_names(job.corpora[number].source, info)
     return dict(sorted(found.items()))

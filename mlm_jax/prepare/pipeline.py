@@ -29,6 +29,7 @@ from mlm_jax.prepare.folder import (
     publish,
     remove_partial,
 )
+from mlm_jax.prepare.holdout import check_training
 from mlm_jax.prepare.identity import changes, encoding_options, find_corpus, fingerprint_of, options_of
 from mlm_jax.prepare.job import Job, work_folder
 from mlm_jax.prepare.manifest import describe
@@ -109,6 +110,7 @@ def _build(job: Job) -> dict[str, object]:
         tokenizer, training, contamination = _encode(job)
     tokenizer.save(job.build / "tokenizer")
     duplicates = drop_duplicates(job)
+    check_training(job, [(corpus.number, *key) for corpus in job.corpora for key in corpus.parts])
     collocations = list_collocations(job, tokenizer)
     layout = Layout.for_vocabulary(job.config.row_length, job.config.data.max_segments, tokenizer.size)
     shards = pack(job, layout)

@@ -64,7 +64,7 @@ def sample_texts(
 ) -> tuple[list[str], list[str]]:
     """Training text of at most `most_bytes`, in parts of documents, from all over the corpora; and of held-out ones.
 
-    Raises ConfigError where there is none to train on, since the records are no documents.
+    Raises ConfigError where there is neither, since the records are no documents.
     """
     reservoirs, first_problem = [Reservoir(room) for room in rooms_of(most_bytes)], None
     chunk = chunk_of(most_bytes)
@@ -81,7 +81,7 @@ def sample_texts(
         first_problem = first_problem or sample.first_problem
         stage.add(sample.size, sample.documents, sample.stored)
     texts, held_out = (reservoir.texts() for reservoir in reservoirs)
-    if not texts and first_problem:
+    if not texts and not held_out and first_problem:
         place, problem = first_problem
         raise ConfigError(KEY, place, f"{problem}; and no other record holds text to train a tokenizer on")
     return texts, held_out

@@ -7,6 +7,7 @@ from pathlib import Path
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare import sources
 from mlm_jax.prepare.fitting import Kind
+from mlm_jax.prepare.holdout import check_sample
 from mlm_jax.prepare.identity import read_terms
 from mlm_jax.prepare.job import Job
 from mlm_jax.prepare.progress import Pulse, Stage, peak_memory_bytes
@@ -53,6 +54,7 @@ def _tokenizer_without_terms(job: Job, sample: Texts | None) -> tuple[Tokenizer,
     found = _found(job.tokenizer, report_path)
     if not found:
         texts, held_out = sample or _sample(job)
+        check_sample(job, texts, held_out)
         job.say(f"tokenizer: training {asked.vocab_size:,} pieces on {sum(map(len, texts)):,} characters")
         try:
             kind = Kind(asked.kind, asked.byte_fallback, asked.lowercase, asked.strip_accents)
