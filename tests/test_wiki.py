@@ -208,6 +208,47 @@ def test_markup(wikitext, expected):
     assert prose(wikitext) == expected
 
 
+@pytest.mark.parametrize(
+    "wikitext, expected",
+    [
+        (
+            "'''K-On!!''' is a series.\n\nThe band [[!!!]] is \"Help!!\" so.",
+            'K-On!! is a series.\nThe band !!! is "Help!!" so.',
+        ),
+        ("!!! is a [[band|group]].", "!!! is a group."),
+        ("Kept. The code <code>a || b</code> is lazy. Kept too.", "Kept. Kept too."),
+        ("Kept. Wide cells have colspan=2 there. Kept too.", "Kept. Kept too."),
+        ("Kept. One |()| two.", "Kept."),
+        ("A.\n! x !! y\n| One. || Two.\n\nB.", "A.\nB."),
+    ],
+)
+def test_signs_of_tables_in_prose(wikitext, expected):
+    """Exclamation marks are text; what looks like a cell costs its sentence, not the paragraph."""
+    assert prose(wikitext) == expected
+
+
+@pytest.mark.parametrize(
+    "wikitext, expected",
+    [
+        ("He {{sic|are}} here.", "He are here."),
+        (
+            "The '''{{sic|compl|ain}}''' {{sic|?|Irrega|rdless}} {{sic|hide=y|reson}}.",
+            "The complain Irregardless reson.",
+        ),
+        ("He are{{sic}} here {{Sic|nolink=y}}, so.", "He are here, so."),
+        ("{{typo|hel|lo}} {{linktext|藻|類}} {{shy|inter|national}} in{{shy}}ter.", "hello 藻類 international inter."),
+        ("Un {{refnec|passage|date=mai 2010}} de plus{{refnec|date=mai 2010}}.", "Un passage de plus."),
+        ("Dit {{citation|un mot}}. {{citation|title=A|url=http://x.y}} Fin.", "Dit “un mot”. Fin."),
+        ("From {{LSJ|a/th|ἄτη}} and so{{LSJ|a/th|ἄτη|ref}} on.", "From ἄτη and so on."),
+        # apostrophes on both sides of what vanishes
+        ("The '''{{efn|x}}''' ''<ref>x</ref>'' '''''{{efn|x}}''''' end.", "The end."),
+        ("''A''{{sfn|x}}''B'' ''C''<ref name=x/>''D'' ''E''{{'}}s.", "AB CD E's."),
+    ],
+)
+def test_marks_that_show_their_arguments(wikitext, expected):
+    assert prose(wikitext) == expected
+
+
 def test_sections():
     """A section without prose vanishes, and its heading; so do those of sources, by title."""
     sentence = "This is a sentence which is long enough to be one."

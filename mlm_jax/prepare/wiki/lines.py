@@ -22,7 +22,7 @@ BEFORE_CLOSING = re.compile(r"[\s;,，；、]{1,20}([)）])")
 SPACE_BEFORE_SIGN = re.compile(r" +(?=[,.;](?: |$))")
 REPEATED = re.compile(r"([,;，；、]) ?(?=[,;，；、])|, ?(?=[.](?: |$))")
 MARKUP = re.compile(r"\[\[|\]\]|\{\{|\}\}|\{\||\|\}|'{2,}|</?(?:ref\w*|(?:nowiki|noinclude|onlyinclude)\b)[^<>]*>?")
-OF_TABLES = re.compile(r"\|\||!!|(?:colspan|rowspan|cellpadding|cellspacing|bgcolor)\s*=", re.IGNORECASE)
+OF_TABLES = re.compile(r"\|\||(?:colspan|rowspan|cellpadding|cellspacing|bgcolor)\s*=", re.IGNORECASE)
 
 
 def mended(line: str) -> str:
@@ -39,14 +39,12 @@ def mended(line: str) -> str:
         line = INNERMOST.sub(_without_parts, line)
     line = line.replace(SOUND, "")
     if HOLES.search(line):
-        line = _without_sentences(" ".join(line.split()))
-    if OF_TABLES.search(line):
-        return ""
+        line = _without_sentences(" ".join(line.split()), HOLES)
     line = " ".join(MARKUP.sub(" ", line).split())  # no sign of markup comes about by what goes
     if "(" in line or "（" in line or "[]" in line:
-        line = EMPTY.sub("", BEFORE_CLOSING.sub(r"\1", AFTER_OPENING.sub(r"\1", line)))
-    line = SPACE_BEFORE_SIGN.sub("", REPEATED.sub(r"\1", line))
-    return " ".join(line.split())
+        line = MARKUP.sub(" ", EMPTY.sub("", BEFORE_CLOSING.sub(r"\1", AFTER_OPENING.sub(r"\1", line))))
+    line = " ".join(SPACE_BEFORE_SIGN.sub("", REPEATED.sub(r"\1", line)).split())
+    return _without_sentences(line, OF_TABLES) if OF_TABLES.search(line) else line
 
 
 def _judged(match: re.Match) -> str:
@@ -77,10 +75,11 @@ def _without_parts(match: re.Match) -> str:
     return f"{opening}{kept.strip()}{closing}"
 
 
-def _without_sentences(line: str) -> str:
+def _without_sentences(line: str, sign: re.Pattern) -> str:
+    """A line without the sentences in which a sign is found."""
     start, kept = 0, []
     for end in [*sentence_ends([line])[1].tolist(), len(line)]:
-        if not HOLES.search(line, start, end):
+        if not sign.search(line, start, end):
             kept.append(line[start:end])
         start = end
     return "".join(kept).strip()

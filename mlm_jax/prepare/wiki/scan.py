@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 HOLE, FORMULA, SOUND = "\ue000", "\ue001", "\ue002"  # SOUND: how a word is pronounced
 BREAK = "\ue003"  # a newline inside of a link or template
-OWN = re.compile("[\ue000-\ue003]")
+NOTHING = "\ue004"  # what vanished between apostrophes: keeps those before it from those after it
+OWN = re.compile("[\ue000-\ue004]")
+VANISHED = re.compile(f"{NOTHING}+")
 DEEPEST = 20  # links and templates inside of one another that are kept
 
 INVISIBLE_TAGS = "ref references indicator includeonly templatestyles templatedata section maplink"
@@ -40,14 +42,24 @@ def without_extensions(text: str) -> str:
         if not tag:
             at = _after_comment(text, opener.start(), at)
         elif opener[2].endswith("/"):
-            continue
+            kept.append(NOTHING)
         elif closer := _closer(text, tag, at, closers):
             kept.append(_extension(tag, text[at : closer.start()]))
             at = closer.end()
         elif tag == "ref":  # nothing closes it: it lasts to the end of its line
             at = text.find("\n", at) if "\n" in text[at : at + 10_000] else at
     kept.append(text[at:])
-    return "".join(kept)
+    return settled("".join(kept))
+
+
+def settled(text: str) -> str:
+    """Text with NOTHING only where it parts apostrophes."""
+
+    def kept(match: re.Match) -> str:
+        parts = text[match.start() - 1 : match.start()] == "'" and text.startswith("'", match.end())
+        return NOTHING if parts else ""
+
+    return VANISHED.sub(kept, text) if NOTHING in text else text
 
 
 def _after_comment(text: str, start: int, at: int) -> int:
@@ -81,7 +93,7 @@ def _extension(tag: str, content: str) -> str:
         return content.replace("\n", "\n:")
     if tag in FORMULA_TAGS:
         return formula(content)
-    return "" if tag in INVISIBLE_TAGS else HOLE
+    return NOTHING if tag in INVISIBLE_TAGS else HOLE
 
 
 TEX_SPACE = re.compile(r"\\[,;:! ]|\\q?quad\b|~")
@@ -128,7 +140,9 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
-AFTER_TABLE = re.compile(r"\n[ \t]*\n(?![ \t]*[|!\n])|\n(?==)")  # where one that nothing closes probably ends
+AFTER_TABLE = re.compile(
+    rf"\n[ \t{NOTHING}]*\n(?![ \t{NOTHING}]*[|!\n])|\n(?==)"
+)  # where one that nothing closes probably ends
 
 
 class _Frame:

@@ -11,19 +11,17 @@ Rule = Callable[[list[str], dict[str, str]], "str | None"]
 
 # Notes, sources, marks of the editors, icons, layout: readers see no text where they stand, or a small sign.
 INVISIBLE = """
-    0|according to whom|anchor|anchors|belege|belege fehlen|better source|better source needed|by whom
-    cita requerida|citation|citation needed|citazione necessaria|clarify|clear|cn|col div end|colbegin|colend
-    commons category|contradict-inline|coord|dead link|disambiguation needed|div col|div col end|dn|dubious|efn
-    efn-la|efn-lr|efn-ua|fact|failed verification|featured article|flag icon|flagdeco|flagicon
-    full citation needed|good article|harvc|harvid|hidden sort key|hs|inconsistent citations|inline citation
-    internetquelle|isbn|issn|jstor|lequel|literatur|lsj|main|nfn|note|note label|notetag|oclc|or
-    original research inline|page needed|page number|pov statement|primary source inline|quand|quantify|r|ref
-    ref label|refbegin|refend|reflist|refn|refnec|refsou|rp|réf. nécessaire|référence nécessaire|see also
-    senza fonte|sfn|sfnb|sfnm|sfnp|sfnref|short description|shy|sic|snf|sortkey|specify|spoken wikipedia
-    synthesis inline|toc left|toc right|unreliable source|unreliable source?|update after|update inline
-    use american english|use british english|use dmy dates|use mdy dates|vague|verification needed|verify source
-    wayback|wbr|weasel inline|webarchive|when|where|which|who|why|year needed|zwj|zwnj|zwsp|источник?|когда|кто
-    нет аи|уточнить|факт|來源請求|来源请求|要出典
+    0|according to whom|anchor|anchors|belege|belege fehlen|better source|better source needed|by whom|cita requerida
+    citation needed|clarify|clear|cn|col div end|colbegin|colend|commons category|contradict-inline|coord|dead link
+    disambiguation needed|div col|div col end|dn|dubious|efn|efn-la|efn-lr|efn-ua|fact|failed verification
+    featured article|flag icon|flagdeco|flagicon|full citation needed|good article|harvc|harvid|hidden sort key|hs
+    inconsistent citations|inline citation|internetquelle|isbn|issn|jstor|literatur|main|nfn|note|note label|notetag
+    oclc|or|original research inline|page needed|page number|pov statement|primary source inline|quantify|r|ref
+    ref label|refbegin|refend|reflist|refn|rp|see also|sfn|sfnb|sfnm|sfnp|sfnref|short description|snf|sortkey|specify
+    spoken wikipedia|synthesis inline|toc left|toc right|unreliable source|unreliable source?|update after
+    update inline|use american english|use british english|use dmy dates|use mdy dates|vague|verification needed
+    verify source|wayback|weasel inline|webarchive|when|where|which|who|why|year needed|источник?|когда|кто|уточнить
+    來源請求|来源请求|要出典
 """
 INVISIBLE_NAMES = frozenset(name.strip() for line in INVISIBLE.split("\n") for name in line.split("|") if name.strip())
 INVISIBLE_STARTS = ("cite ", "harvard cit", "harvnb", "pp-", "#tag:ref", "defaultsort:", "displaytitle:")
@@ -51,6 +49,21 @@ def _together(args: list[str], named: dict[str, str]) -> str | None:
     return "".join(args) or None
 
 
+def _shown(args: list[str], named: dict[str, str]) -> str | None:
+    """All arguments as one word: `compl|ain` is `complain`; without any only a mark is left, or no sign at all."""
+    return "".join(args[1:] if args[:1] == ["?"] else args)
+
+
+def _passage(args: list[str], named: dict[str, str]) -> str | None:
+    """The passage to which editors object, where the mark has one; a date follows it."""
+    return args[0] if args else ""
+
+
+def _greek(args: list[str], named: dict[str, str]) -> str | None:
+    """A word (the first argument is a transcription), or a source if a third argument says so."""
+    return "" if len(args) > 2 else args[1] if len(args) > 1 else None
+
+
 def _words(args: list[str], named: dict[str, str]) -> str | None:
     """All arguments with spaces between them."""
     return " ".join(filter(None, args)) or None
@@ -61,6 +74,11 @@ def _around(before: str, after: str = "") -> Rule:
         return f"{before}{args[0]}{after}" if args and args[0] else None
 
     return rule
+
+
+def _apostrophe(args: list[str], named: dict[str, str]) -> str | None:
+    """An apostrophe that is none of markup, or single quotation marks around the argument."""
+    return f"‘{args[0]}’" if args and args[0] else "'"
 
 
 def _always(text: str) -> Rule:
@@ -213,14 +231,15 @@ def _power_of_ten(args: list[str], named: dict[str, str]) -> str | None:
     return f"×10{superscript(args[0])}" if args and args[0] else None
 
 
+QUOTATION_OR_SOURCE = "citation"  # in French the former, in English the latter, whose arguments have names
 RULES_BY_NAMES: list[tuple[str, Rule]] = [
     (
         """
-        abbr|abbrlink|as written|asiantitle|big|bigger|birth-date|birth-date and age|bold|center|code|comment|country
+        abbr|abbrlink|asiantitle|big|bigger|birth-date|birth-date and age|bold|center|code|comment|country
         death-date|death-date and age|em|end-date|flag|flagcountry|flagu|font|formatnum|hover|italic|italics|kbd|key
-        keypress|lang-zxx|large|larger|linktext|math|mono|mvar|nobold|nobr|nobreak|noitalic|normal|not a typo|nowrap|nts
-        num|number|overline|plain link|plainlink|proper name|resize|roman|rom|ruby|ruby-ja|s-sort|sc|sm|small|small caps
-        smallcaps|smaller|sort|start-date|strong|sub|tooltip|tt|typo|u|underline|underlined|uplain|vanchor|var
+        keypress|lang-zxx|large|larger|math|mono|mvar|nobold|nobr|nobreak|noitalic|normal|nowrap|nts
+        num|number|overline|plain link|plainlink|resize|roman|rom|ruby|ruby-ja|s-sort|sc|sm|small|small caps
+        smallcaps|smaller|sort|start-date|strong|sub|tooltip|tt|u|underline|underlined|uplain|vanchor|var
         visible anchor|chem2
         le|lien|link-de|link-en|link-fr|link-ja|не переведено|не переведено 3|не переведено 5|нп|нп3|нп4|нп5
         ルビ|仮リンク|読み仮名
@@ -231,7 +250,8 @@ RULES_BY_NAMES: list[tuple[str, Rule]] = [
     ("transl|transliteration", _last),
     ("quote|blockquote|block quote|bquote|cquote|quotation|poemquote|citation bloc|cita|citazione|zitat", _quote),
     ('"|qq|quotes|„', _around("“", "”")),
-    ("'|single quote|gloss", _around("‘", "’")),
+    ("'", _apostrophe),
+    ("single quote|gloss", _around("‘", "’")),
     ("angbr|angle bracket|angbr ipa", _around("⟨", "⟩")),
     ("bracket|brackets", _around("[", "]")),
     ("convert|cvt|unit|unité|unidad", _convert),
@@ -243,7 +263,17 @@ RULES_BY_NAMES: list[tuple[str, Rule]] = [
     ("val", _value),
     ("e", _power_of_ten),
     ("sup|superscript|exp", _raised),
-    ("chem|gaps", _together),
+    ("chem|gaps|linktext|not a typo|typo|as written|proper name|chem name|bug workaround", _together),
+    ("sic|shy|wbr|zwj|zwnj|zwsp", _shown),
+    (
+        """
+        réf. nécessaire|référence nécessaire|refnec|refsou|référence souhaitée|quand|lequel
+        citazione necessaria|senza fonte|нет аи|факт
+        """,
+        _passage,
+    ),
+    ("lsj", _greek),
+    (QUOTATION_OR_SOURCE, lambda args, named: f"“{args[0]}”" if args and args[0] else ""),
     ("nihongo|nihongo2|nihongo3|nihongo foot", _nihongo),
     *((name.lower(), _ship(name)) for name in SHIPS.split()),
     ("ship", _words),

@@ -6,7 +6,18 @@ import re
 from mlm_jax.prepare.wiki import templates
 from mlm_jax.prepare.wiki.dump import CATEGORY, FILE, Site
 from mlm_jax.prepare.wiki.lines import Line, mended, paragraphs
-from mlm_jax.prepare.wiki.scan import BREAK, HOLE, OWN, SOUND, VARIANT, Brackets, first_variant, without_extensions
+from mlm_jax.prepare.wiki.scan import (
+    BREAK,
+    HOLE,
+    NOTHING,
+    OWN,
+    SOUND,
+    VARIANT,
+    Brackets,
+    first_variant,
+    settled,
+    without_extensions,
+)
 from mlm_jax.prepare.wiki.templates import superscript
 from mlm_jax.text import is_ideograph
 
@@ -49,17 +60,19 @@ def prose(text: str, site: Site | None = None) -> str:
     text = SWITCH.sub(lambda name: name[0] if name[1].upper() != name[1] else "", text)
     text = RAISED.sub(lambda tag: superscript(tag[1]), READING.sub("", text))
     text = Brackets(_kept_template, lambda content: _kept_link(content, files, categories))(text)
-    text = TAG.sub(_tag, text)
+    text = TAG.sub(_tag, settled(text))
     return "\n".join(paragraphs(_lines(text)))
 
 
 def _kept_template(content: str) -> str:
     name = templates.name_of(content)
+    if name == templates.QUOTATION_OR_SOURCE and "=" in content:
+        return NOTHING
     if templates.rule_of(name) and content.count("|") <= MOST_ARGUMENTS:
         return "{{" + content + "}}"
     if templates.SOUNDS.match(name):
         return SOUND
-    return "" if templates.invisible(name) else HOLE
+    return NOTHING if templates.invisible(name) else HOLE
 
 
 def _kept_link(content: str, files: tuple[str, ...], categories: tuple[str, ...]) -> str:
@@ -114,7 +127,7 @@ def _lines(text: str) -> list[Line]:
             listed = "*" in signs or "#" in signs
             links = listed and not re.search(r"\w", LINKS.sub("", item))
             found.extend(Line(text, listed, links) for text in _rendered(item))
-        elif bare[0] == "|" or (bare[0] == "!" and ("|" in bare or "!!" in bare)):
+        elif bare[0] == "|" or (bare[0] == "!" and bare[:2] != "!!" and ("|" in bare or "!!" in bare)):
             end_paragraph()  # the rest of a table that a template began
         else:
             open_paragraph.append(stripped)
@@ -132,7 +145,7 @@ def _joined(lines: list[str]) -> str:
 
 def _rendered(raw: str) -> list[str]:
     """The text of a line of markup without its holes: one paragraph or, of a quotation, several; none: all is gone."""
-    text = _quotes(raw) if "''" in raw else raw
+    text = _quotes(raw).replace(NOTHING, "") if "''" in raw else raw.replace(NOTHING, "")
     text = PLAIN_LINK.sub(lambda link: _shown(link[1], link[2] or ""), text)
     text = _inline(text) if "[" in text or "{{" in text else html.unescape(text)
     if "://" in text:
