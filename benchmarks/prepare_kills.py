@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from mlm_jax.prepare.folder import WORK
+
 
 def command(folder: Path, sources: str, workers: int) -> list[str]:
     options = {"data.pairs": "next", "data.collocations": 1000, "data.collocation_count": 5}
@@ -34,7 +36,7 @@ def stage(folder: Path) -> str:
     if list(folder.glob(".rows.*/manifest.json")):
         return "before the rows were put in their place"
     if list(folder.glob(".rows.*/train/*")):
-        return f"packing, {len(list(folder.glob('.rows.*/work/shard-*.json')))} shards done"
+        return f"packing, {len(list(folder.glob(f'.rows.*/{WORK}/shard-*.json')))} shards done"
     if list(folder.glob(".rows.*/tokenizer/*")):
         return "listing collocations"
     if units := len(list(folder.glob("encoded/*/units-*/*.json"))):

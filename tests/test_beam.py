@@ -99,9 +99,13 @@ def test_a_folder_that_cannot_be_moved(tmp_path, small_units, sources, monkeypat
     prepare(config, tmp_path / "second", progress=False)
     corpora = [beam.find_corpus(number, str(source)) for number, source in enumerate(sources)]
     asked = beam.options_of(config)
-    known = {"format": beam.FORMAT, "fingerprint": beam.fingerprint_of(config, asked, corpora), "options": asked}
-    written, upload = [], beam._upload
-    monkeypatch.setattr(beam, "_upload", lambda source, path: (written.append(path), upload(source, path)))
+    known = {
+        "format": beam.FORMAT,
+        "fingerprint": beam.fingerprint_of(asked, beam.contents_of(config, corpora)),
+        "options": asked,
+    }
+    written, upload = [], beam.store.upload
+    monkeypatch.setattr(beam.store, "upload", lambda source, path: (written.append(path), upload(source, path)))
 
     def run(build):
         beam._run(build, "DirectRunner", [])

@@ -11,25 +11,23 @@ tokenizer on the sample that the workers have drawn, and writes the manifest, la
 anew.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mlm_jax.config import Config, ConfigError, DataConfig, RunError
-from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare import pydoc, sources, store
 from mlm_jax.prepare.encoded import Part
 from mlm_jax.prepare.encoding import set_counts
-from mlm_jax.prepare.folder import alone, build_folder, check_replaceable, clean, finished, publish
+from mlm_jax.prepare.folder import WORK, alone, build_folder, check_replaceable, clean, finished, publish, work_folder
 from mlm_jax.prepare.holdout import check_training
-from mlm_jax.prepare.identity import find_corpus, fingerprint_of, options_of
+from mlm_jax.prepare.identity import contents_of, find_corpus, fingerprint_of, options_of
 from mlm_jax.prepare.job import Corpus, Job
 from mlm_jax.prepare.manifest import describe
 from mlm_jax.prepare.sampling import Reservoir, chunk_of, rooms_of
@@ -75,7 +73,7 @@ def prepare(config: Config, folder: str, runner: str, options: list[str], progre
     os.environ.setdefault("TEMPORARILY_DISABLE_PROTOBUF_VERSION_CHECK", "true")
     corpora = [find_corpus(number, source) for number, source in enumerate(config.data.sources)]
     asked = options_of(config)
-    known = {"format": FORMAT, "fingerprint": fingerprint_of(config, asked, corpora), "options": asked}
+    known = {"format": FORMAT, "fingerprint": fingerprint_of(asked, contents_of(config, corpora)), "options": asked}
     run = functools.partial(_run, runner=runner, options=options)
     if "://" in folder:
         return _prepare_remote(config, corpora, folder.rstrip("/"), known, run, progress)
@@ -97,14 +95,14 @@ def _prepare_remote(
     config: Config, corpora: list[Corpus], folder: str, known: dict, run: Callable, progress: bool
 ) -> dict:
     """Rows in a folder that has no way to be moved as a whole: the manifest, written last, makes them rows."""
-    if _exists(f"{folder}/{MANIFEST}"):
-        manifest = json.loads(_read(f"{folder}/{MANIFEST}"))
+    if store.exists(f"{folder}/{MANIFEST}"):
+        manifest = json.loads(store.read(f"{folder}/{MANIFEST}"))
         if manifest.get("fingerprint") == known["fingerprint"]:
             return manifest
         raise ConfigError("config.data.rows", folder, "holds other rows; name a new folder")
     manifest = _build(config, corpora, folder, known, run, progress)
-    for path in _match(f"{folder}/work/*"):
-        _filesystems().delete([path])
+    for path in store.match(f"{folder}/{WORK}/*"):
+        store.filesystems().delete([path])
     return manifest
 
 
@@ -127,18 +125,18 @@ def _build(config: Config, corpora: list[Corpus], root: str, known: dict, run: C
     """Tokenizer, rows and manifest in `root`; returns the manifest."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        job = Job(config, corpora, here, here / "work", Workers(1), progress)
+        job = Job(config, corpora, here, work_folder(here), Workers(1), progress)
         job.work.mkdir()
         shared = Shared(root, tuple(map(job.settings, corpora)), config.data)
         sample = None if config.tokenizer.path else _sample(job, shared, run)
         tokenizer, training = make_tokenizer(job, sample)
         for file in sorted(job.tokenizer.iterdir()):
-            _upload(file, f"{root}/tokenizer/{file.name}")
+            store.upload(file, f"{root}/tokenizer/{file.name}")
         layout = Layout.for_vocabulary(config.row_length, config.data.max_segments, tokenizer.size)
         shared = dataclasses.replace(shared, tokenizer=tokenizer.hash, layout=layout)
         shards = _rows(job, shared, run)
         manifest = known | describe(job, layout, tokenizer, training, {}, {}, {}, shards)
-    _write(f"{root}/{MANIFEST}", json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n")
+    store.write(f"{root}/{MANIFEST}", json.dumps(manifest, indent=1, ensure_ascii=False).encode() + b"\n")
     return manifest
 
 
@@ -187,12 +185,12 @@ def _sample(job: Job, shared: Shared, run: Callable) -> Texts:
             _units(pipeline, job, shared)
             | "draw" >> beam.Map(draw, shared, room)
             | "sample" >> beam.CombineGlobally(functools.partial(merge_drawn, room=room))
-            | "write sample" >> beam.Map(_write_to, f"{shared.root}/work/sample.json")
+            | "write sample" >> beam.Map(_write_to, f"{shared.root}/{WORK}/sample.json")
         )
 
     job.say("beam: sample")
     run(build)
-    training, held_out = json.loads(_read(f"{shared.root}/work/sample.json"))
+    training, held_out = json.loads(store.read(f"{shared.root}/{WORK}/sample.json"))
     return [text for _, _, text in training[1]], [text for _, _, text in held_out[1]]
 
 
@@ -216,19 +214,19 @@ def _rows(job: Job, shared: Shared, run: Callable) -> dict[Group, dict]:
             | "write infos" >> beam.Map(_write_named, shared.root, "shard")
         )
 
-    for path in _match(f"{shared.root}/work/*.json"):  # of a call that was interrupted
-        _filesystems().delete([path])
+    for path in store.match(f"{shared.root}/{WORK}/*.json"):  # of a call that was interrupted
+        store.filesystems().delete([path])
     job.say("beam: encode and pack")
     run(build)
     for corpus in job.corpora:
-        path = f"{shared.root}/work/counts-{corpus.number}.json"
-        info = json.loads(_read(path)) if _exists(path) else merge_counts([])
+        path = f"{shared.root}/{WORK}/counts-{corpus.number}.json"
+        info = json.loads(store.read(path)) if store.exists(path) else merge_counts([])
         dropped, problem = info.pop("dropped"), info.pop("first_problem")
         set_counts(corpus, info, dropped, problem[-2:])
     found = {}
-    for path in _match(f"{shared.root}/work/shard-*.json"):
+    for path in store.match(f"{shared.root}/{WORK}/shard-*.json"):
         key = tuple(map(int, re.findall(r"\d+", path.rpartition("/")[2])))
-        found[key] = json.loads(_read(path))
+        found[key] = json.loads(store.read(path))
     check_training(job, found)
     for (number, *_), info in sorted(found.items()):
         check_names(job.corpora[number].source, info)
@@ -318,7 +316,7 @@ def pack(element: tuple[str, Iterable], shared: Shared) -> tuple[str, dict]:
         places = {"shard": str(shard), "info": f"{folder}/info.json", "tokenizer": tokenizer, "phrases": ""}
         info = pack_group(pack_task(shared.data, found, layout=shared.layout, **places))
         if shard.exists():
-            _upload(shard, f"{shared.root}/{shard_name(number, split, group)}")
+            store.upload(shard, f"{shared.root}/{shard_name(number, split, group)}")
     return name, info
 
 
@@ -326,66 +324,18 @@ def pack(element: tuple[str, Iterable], shared: Shared) -> tuple[str, dict]:
 def _tokenizer_folder(shared: Shared) -> tempfile.TemporaryDirectory:
     """This process's copy of the tokenizer; it vanishes with the process."""
     folder = tempfile.TemporaryDirectory(prefix="mlm_jax-")
-    for path in _match(f"{shared.root}/tokenizer/*"):
-        Path(folder.name, path.rpartition("/")[2]).write_bytes(_read(path))
+    for path in store.match(f"{shared.root}/tokenizer/*"):
+        Path(folder.name, path.rpartition("/")[2]).write_bytes(store.read(path))
     found = Tokenizer.load(folder.name).hash
     if found != shared.tokenizer:
         raise ConfigError("--beam", shared.root, f"holds the tokenizer {found}, not {shared.tokenizer}")
     return folder
 
 
-# ---- files, local or remote ----
-
-
-def _filesystems():
-    from apache_beam.io.filesystems import FileSystems
-
-    return FileSystems
-
-
-def _open(path: str, mode: str):
-    from apache_beam.io.filesystem import CompressionTypes
-
-    function = getattr(_filesystems(), mode)
-    return contextlib.closing(function(path, compression_type=CompressionTypes.UNCOMPRESSED))
-
-
-def _read(path: str) -> bytes:
-    with _open(path, "open") as handle:
-        return handle.read()
-
-
-def _write(path: str, data: bytes) -> None:
-    """A file that appears when it is whole, as those of object stores do."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        _upload(Path(file.name), path)
-
-
-def _upload(source: Path, path: str) -> None:
-    """Copies a local file; a worker that does the same work at the same time writes the same bytes."""
-    import uuid
-
-    partial = f"{path}.{uuid.uuid4().hex}.partial"
-    with open(source, "rb") as data, _open(partial, "create") as handle:
-        shutil.copyfileobj(data, handle, 1 << 20)
-    _filesystems().rename([partial], [path])
-
-
-def _exists(path: str) -> bool:
-    return _filesystems().exists(path)
-
-
-def _match(pattern: str) -> list[str]:
-    (result,) = _filesystems().match([pattern])
-    return sorted(metadata.path for metadata in result.metadata_list)
-
-
 def _write_to(data: bytes, path: str) -> None:
-    _write(path, data)
+    store.write(path, data)
 
 
 def _write_named(element: tuple[str, dict], root: str, kind: str) -> None:
     name, info = element
-    _write(f"{root}/work/{kind}-{name}.json", json.dumps(info).encode())
+    store.write(f"{root}/{WORK}/{kind}-{name}.json", json.dumps(info).encode())

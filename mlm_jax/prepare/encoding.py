@@ -49,7 +49,7 @@ def encode(job: Job, corpus: Corpus, tokenizer: str) -> None:
         job.say(f"encode {corpus.source}: found in {folder}")
     with Stage(f"encode {corpus.source}", job.progress and infos is None, total) as stage:
         number = -1
-        for number, info in enumerate(_encoded(job, corpus, folder, tokenizer) if infos is None else infos):
+        for number, info in enumerate(_encoded(job, corpus, folder, settings, tokenizer) if infos is None else infos):
             counts.update({key: info[key] for key in counts})
             dropped.update(info["dropped"])
             first_problem = first_problem or info["first_problem"]
@@ -86,9 +86,8 @@ def set_counts(
         raise ConfigError(sources.KEY, corpus.source, f"holds no text ({counts['read']} documents; dropped: {reasons})")
 
 
-def _encoded(job: Job, corpus: Corpus, folder: Path, tokenizer: str) -> Iterator[dict]:
+def _encoded(job: Job, corpus: Corpus, folder: Path, settings: Settings, tokenizer: str) -> Iterator[dict]:
     """What `encode_unit` said of each unit."""
-    settings = job.settings(corpus)
     tasks = (
         EncodeTask(settings, unit, str(folder / f"{unit.number:06d}"), tokenizer)
         for unit in sources.units(corpus.files, settings.fields)

@@ -14,6 +14,7 @@ from mlm_jax.config import ConfigError, check_writable
 from mlm_jax.records import MANIFEST, read_manifest
 
 SPLITS = ("train", "eval")
+WORK = "work"
 
 
 def finished(folder: Path, fingerprint: str) -> dict | None:
@@ -71,6 +72,11 @@ def alone(build: Path, progress: bool = False) -> Iterator[None]:
             build.rmdir()  # where nothing was to do
 
 
+def work_folder(build: Path) -> Path:
+    """Where in a folder that is built intermediate results lie."""
+    return build / WORK
+
+
 def encoded_folder(path: str, rows: Path, fingerprint: str) -> Path:
     """Where below `path` the encoded documents of this fingerprint are kept, which no others ever replace.
 
@@ -103,7 +109,7 @@ def clean(folder: Path, build: Path) -> None:
 
 def publish(build: Path, folder: Path) -> dict:
     """Puts finished rows in place of what the folder held; returns their manifest."""
-    shutil.rmtree(build / "work", ignore_errors=True)
+    shutil.rmtree(work_folder(build), ignore_errors=True)
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     if folder.exists():
         folder.rename(old)

@@ -62,22 +62,26 @@ def options_of(config: Config) -> dict[str, object]:
     }
 
 
-def fingerprint_of(config: Config, options: dict, corpora: list[Corpus], segmenter: dict | None = None) -> str:
-    """Hash of everything that determines the rows; of encoded documents, where the options are those of encoding.
+def contents_of(config: Config, corpora: list[Corpus], segmenter: dict | None = None) -> dict[str, object]:
+    """What stands behind the options: the contents of all files that they name, and versions.
 
     segmenter: its name and version, which are no option: a run that has a checkpoint does not ask for them.
     """
-    asked = config.tokenizer
-    tokenizer: object = {key: value for key, value in options["tokenizer"].items() if key not in ("path", "terms")}
-    if asked.path:
-        tokenizer = Tokenizer.load(asked.path).hash
-    everything = {
+    asked = dataclasses.asdict(config.tokenizer)
+    trained = {key: value for key, value in asked.items() if key not in ("path", "terms")}
+    return {
         "version": [FORMAT, VERSION],
-        "options": {**options, "tokenizer": tokenizer},
+        "tokenizer": Tokenizer.load(asked["path"]).hash if asked["path"] else trained,
         "inputs": [corpus.identity for corpus in corpora],
         "contamination": contamination.identify(config.data.contamination),
         **({"segmenter": segmenter} if segmenter else {}),
     }
+
+
+def fingerprint_of(options: dict, contents: dict) -> str:
+    """Hash of everything that determines the rows; of encoded documents, where the options are those of encoding."""
+    others = {key: value for key, value in contents.items() if key != "tokenizer"}
+    everything = {"options": {**options, "tokenizer": contents["tokenizer"]}, **others}
     return hashlib.blake2b(json.dumps(everything, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

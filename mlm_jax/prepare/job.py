@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlm_jax.config import Config
 from mlm_jax.prepare import pydoc, sources
+from mlm_jax.prepare.folder import work_folder
 from mlm_jax.prepare.screening import Screening
 from mlm_jax.prepare.tasks import Part, Settings
 from mlm_jax.prepare.workers import Workers
@@ -67,7 +68,3 @@ class Job:
     def say(self, line: str) -> None:
         if self.progress:
             print(line, file=sys.stderr)
-
-
-def work_folder(build: Path) -> Path:
-    return build / "work"

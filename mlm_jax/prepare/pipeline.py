@@ -28,10 +28,11 @@ from mlm_jax.prepare.folder import (
     finished,
     publish,
     remove_partial,
+    work_folder,
 )
 from mlm_jax.prepare.holdout import check_training
-from mlm_jax.prepare.identity import changes, encoding_options, find_corpus, fingerprint_of, options_of
-from mlm_jax.prepare.job import Job, work_folder
+from mlm_jax.prepare.identity import changes, contents_of, encoding_options, find_corpus, fingerprint_of, options_of
+from mlm_jax.prepare.job import Job
 from mlm_jax.prepare.manifest import describe
 from mlm_jax.prepare.phrase_list import list_collocations
 from mlm_jax.prepare.shards import pack
@@ -53,14 +54,15 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
     corpora = [find_corpus(number, source) for number, source in enumerate(config.data.sources)]
     options = options_of(config)
     segmenter = _segmenter(config.data.segmenter, folder)
-    fingerprint = fingerprint_of(config, options, corpora, segmenter)
+    contents = contents_of(config, corpora, segmenter)
+    fingerprint = fingerprint_of(options, contents)
     if manifest := finished(folder, fingerprint):
         return manifest
     check_replaceable(folder)
     build = build_folder(folder, fingerprint)
     encoded = None
     if config.data.encoded:
-        of_encoding = fingerprint_of(config, encoding_options(options), corpora, segmenter)
+        of_encoding = fingerprint_of(encoding_options(options), contents)
         encoded = encoded_folder(config.data.encoded, folder, of_encoding)
     with alone(build, progress):
         if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
