@@ -205,7 +205,7 @@ def _compile(lowered: jax.stages.Lowered, on: Topology) -> tuple[hlo.Program | N
     The compiler for TPUs says so itself, that for GPUs does not.
     """
     try:
-        compiled = lowered.compile(WITHOUT_TRIALS if "NVIDIA" in on.kind else None)
+        compiled = lowered.compile(WITHOUT_TRIALS if on.devices[0].platform == "gpu" else None)
     except jax.errors.JaxRuntimeError as error:
         if found := too_large(str(error)):
             return None, found[0]

@@ -237,11 +237,6 @@ def plan(lengths: np.ndarray, flags: np.ndarray, layout: Layout, pairs: bool = F
     return _Packer(lengths, flags, layout, pairs).pack()
 
 
-def rows(*what: object) -> Iterator[bytes]:
-    """The records of `blocks` one by one."""
-    return itertools.chain.from_iterable(records for records, _ in blocks(*what))
-
-
 def blocks(
     made: Plan,
     ids: np.ndarray,

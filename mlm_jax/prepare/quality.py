@@ -41,10 +41,10 @@ def _broken(texts: list[str], plain: Plain, rules: FilterConfig) -> Iterator[tup
         yield "too few letters", letters(plain) < rules.min_letters
     if rules.max_symbols:
         yield "too many symbols", symbols(texts, plain) > rules.max_symbols
-    if rules.max_repeated_lines < 1:
-        yield "repeated lines", np.array([repeated_lines(text)[0] for text in texts]) > rules.max_repeated_lines
-    if rules.max_repeated_text < 1:
-        yield "repeated text", np.array([repeated_lines(text)[1] for text in texts]) > rules.max_repeated_text
+    if rules.max_repeated_lines < 1 or rules.max_repeated_text < 1:
+        lines, text = np.array([repeated_lines(text) for text in texts]).reshape(-1, 2).T
+        yield "repeated lines", lines > rules.max_repeated_lines
+        yield "repeated text", text > rules.max_repeated_text
     if rules.max_repeated_ngrams < 1:
         yield "repeated n-grams", repeated_ngrams(plain) > rules.max_repeated_ngrams
 

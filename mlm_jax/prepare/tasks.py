@@ -104,29 +104,11 @@ def encode_unit(task: EncodeTask) -> dict:
     texts = [document.text for document in kept]
     ids, flags, lengths = encode_documents(texts, _tokenizer(settings.tokenizer), settings.segmenter)
     dropped["empty"] += int((lengths == 0).sum())
-    ends = np.cumsum(lengths)
-    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (split, group) -> (hash, index of the document)
-    for index, document in enumerate(kept):
-        if lengths[index]:
-            value = document_hash(settings.source, document.id)
-            split = settings.split(document.id)
-            groups.setdefault((split, value % settings.groups[split]), []).append((value, index))
+    groups = _groups(kept, lengths, settings)
     if screened.signatures is not None:
-        chosen = [index for _, members in sorted(groups.items()) for _, index in sorted(members)]
+        chosen = [index for members in groups.values() for _, index in members]
         with _whole(f"{task.path}.npy") as partial, open(partial, "wb") as handle:
             np.save(handle, screened.signatures[chosen])
-    parts = []
-    with _whole(f"{task.path}.bin") as partial, open(partial, "wb") as handle:
-        for (split, group), members in sorted(groups.items()):
-            offset = handle.tell()
-            chosen = [index for _, index in sorted(members)]
-            spans = [slice(ends[index] - lengths[index], ends[index]) for index in chosen]
-            handle.write(np.array([value for value, _ in sorted(members)], "<u8").tobytes())
-            handle.write(lengths[chosen].astype("<i4").tobytes())
-            tokens = handle.write(np.concatenate([ids[span] for span in spans]).astype("<i4").tobytes()) // 4
-            handle.write(np.concatenate([flags[span] for span in spans]).tobytes())
-            names = handle.write(_names([kept[index] for index in chosen]))
-            parts.append([split, group, offset, len(chosen), tokens, names])
     info = {
         "read": read,
         "dropped": {reason: count for reason, count in sorted(dropped.items()) if count},
@@ -137,10 +119,43 @@ def encode_unit(task: EncodeTask) -> dict:
         "tokenizer": task.tokenizer,
         "contaminated": screened.contaminated,
         "examples": screened.examples,
-        "parts": parts,
+        "parts": _write_parts(f"{task.path}.bin", groups, kept, ids, flags, lengths),
     }
     write_json(Path(f"{task.path}.json"), info, indent=None)
     return info
+
+
+Groups = dict[tuple[int, int], list[tuple[int, int]]]  # (split, group) -> (hash, index) of its documents
+
+
+def _groups(kept: list[Document], lengths: np.ndarray, settings: Settings) -> Groups:
+    """Which documents with tokens belong to which group; all in order."""
+    groups: Groups = {}
+    for index, document in enumerate(kept):
+        if lengths[index]:
+            value = document_hash(settings.source, document.id)
+            split = settings.split(document.id)
+            groups.setdefault((split, value % settings.groups[split]), []).append((value, index))
+    return {key: sorted(members) for key, members in sorted(groups.items())}
+
+
+def _write_parts(
+    path: str, groups: Groups, kept: list[Document], ids: np.ndarray, flags: np.ndarray, lengths: np.ndarray
+) -> list[list[int]]:
+    """Writes the documents group by group, as `encoded.Part` reads them; `parts` of `encode_unit`."""
+    ends, parts = np.cumsum(lengths), []
+    with _whole(path) as partial, open(partial, "wb") as handle:
+        for (split, group), members in groups.items():
+            offset = handle.tell()
+            hashes, chosen = zip(*members)
+            spans = [slice(ends[index] - lengths[index], ends[index]) for index in chosen]
+            handle.write(np.array(hashes, "<u8").tobytes())
+            handle.write(lengths[list(chosen)].astype("<i4").tobytes())
+            tokens = handle.write(np.concatenate([ids[span] for span in spans]).astype("<i4").tobytes()) // 4
+            handle.write(np.concatenate([flags[span] for span in spans]).tobytes())
+            names = handle.write(_names([kept[index] for index in chosen]))
+            parts.append([split, group, offset, len(chosen), tokens, names])
+    return parts
 
 
 def _names(members: list[Document]) -> bytes:

@@ -57,26 +57,15 @@ class File:
             yield decompressed(raw)
 
 
-class _Metered(io.RawIOBase):
+class _Metered(remote.Around):
     """A file that counts what is read of it."""
 
     def __init__(self, raw: io.IOBase, meter: Meter):
-        self._raw, self._meter = raw, meter
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._raw.seekable()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._raw.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._raw.tell()
+        super().__init__(raw)
+        self._meter = meter
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        data = self._raw.read(len(buffer))
+        data = self._handle.read(len(buffer))
         buffer[: len(data)] = data
         self._meter.bytes += len(data)
         return len(data)

@@ -93,8 +93,8 @@ def open(address: str) -> io.RawIOBase:
         raise OSError(str(error)) from None
 
 
-class _Patient(io.RawIOBase):
-    """A remote file whose reads are tried again: a failed one has not moved it, since each fetches bytes by number."""
+class Around(io.RawIOBase):
+    """A file that is read through another one; how, a subclass says."""
 
     def __init__(self, handle: Any):
         self._handle = handle
@@ -110,6 +110,10 @@ class _Patient(io.RawIOBase):
 
     def tell(self) -> int:
         return self._handle.tell()
+
+
+class _Patient(Around):
+    """A remote file whose reads are tried again: a failed one has not moved it, since each fetches bytes by number."""
 
     def read(self, size: int = -1) -> bytes:
         # what streams and cannot seek has lost what a failed read did fetch

@@ -85,11 +85,6 @@ def _always(text: str) -> Rule:
     return lambda args, named: text
 
 
-def _or(text: str) -> Rule:
-    """The first argument, or this where there is none."""
-    return lambda args, named: args[0] if args and args[0] else text
-
-
 BETWEEN = {"-": "–", "–": "–", "to": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "x": " by ",
            "×": " × ", "to(-)": " to ", "+/-": " ± ", "±": " ± ", ",": ", "}  # fmt: skip
 UNITS = {
