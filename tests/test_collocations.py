@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from texts import packed
 from vocabularies import byte_pairs
 
 from mlm_jax import records
@@ -208,7 +209,7 @@ def test_no_phrase_continues_across_the_border_of_a_segment():
     flags[0] = WORD_START | SENTENCE_START
     layout = Layout(16, 2, "uint16")
     plan = packing.plan(np.array([30]), flags, layout)
-    rows = records.decode_rows(layout, list(packing.rows(plan, np.arange(10, 40), flags, layout, 0, 2, 3)))
+    rows = records.decode_rows(layout, packed(plan, np.arange(10, 40), flags, layout, 0, 2, 3))
     joins = (rows["flags"] & PHRASE_JOIN) > 0
     inner = rows["tokens"] >= 10
     np.testing.assert_array_equal(joins, inner & (rows["positions"] > 1))

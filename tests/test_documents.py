@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from test_prepare import config_of as config_without_tokenizer
 from test_prepare import prose, read_rows, same, segments_of
+from texts import CLEANED, interrupted
 
 from mlm_jax.cli.prepare import summary
 from mlm_jax.config import Config, ConfigError, DataConfig, FilterConfig, TokenizerConfig, check
@@ -336,20 +337,8 @@ def test_order_workers_and_units_do_not_matter(corpora, tmp_path, monkeypatch):
 def test_interrupted_it_goes_on(corpora, tmp_path, monkeypatch, module, name, after):
     config = config_of(*corpora, duplicates="near", collocations=0)
     prepare(config, tmp_path / "whole", progress=False)
-    module, calls = importlib.import_module(f"mlm_jax.prepare.{module}"), 0
-    real = getattr(module, name)
-
-    def failing(*args):
-        nonlocal calls
-        calls += 1
-        if calls == after + 1:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, failing)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(config, tmp_path / "rows", progress=False)
+    module = importlib.import_module(f"mlm_jax.prepare.{module}")
+    interrupted(monkeypatch, module, name, after, lambda: prepare(config, tmp_path / "rows", progress=False))
     with monkeypatch.context() as patch:
         if module is not duplicates:
             patch.setattr(duplicates, "_near", None)  # what was found is not looked for again
@@ -533,21 +522,8 @@ def test_what_is_lost_besides_what_is_held_out_is_told(tmp_path):
 # Cleaning
 
 
-CLEANED = [
-    ("co\u00adoperate", "cooperate"),
-    ("zero\u200bwidth", "zerowidth"),
-    ("\ufeffhello", "hello"),
-    ("a\u00a0b", "a b"),
-    ("a\u2028b", "a b"),
-    ("a\u0085b", "ab"),
-    ("x\u0000y", "xy"),
-    ("x\ufffdy", "xy"),
-    ("\U0001f468\u200d\U0001f469", "\U0001f468\U0001f469"),
-    ("cafe\u0301 na\u0308\u00efve", "cafe\u0301 na\u0308\u00efve"),  # combining marks are kept, and composed nowhere
-]
-
-
-@pytest.mark.parametrize("text, expected", CLEANED)
+# combining marks are kept, and composed nowhere
+@pytest.mark.parametrize("text, expected", [*CLEANED, ("cafe\u0301 na\u0308\u00efve", "cafe\u0301 na\u0308\u00efve")])
 def test_one_cleaning_for_corpus_training_use_and_export(text, expected, tmp_path):
     import tokenizers
 

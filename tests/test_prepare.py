@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
+from texts import interrupted, packed
 
 from mlm_jax import records
 from mlm_jax.cli.prepare import main
@@ -338,7 +339,7 @@ def test_rows_are_full_and_nothing_is_lost(corpus, row_length):
     lengths = CORPORA[corpus]
     layout = Layout(row_length, 32, "uint32")
     plan, ids, flags = pack(lengths, layout)
-    rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, 0, 2, 3)))
+    rows = records.decode_rows(layout, packed(plan, ids, flags, layout, 0, 2, 3))
     fill = (rows["segments"] > 0).mean(axis=1)
     # the last rows of a group take what is left
     assert fill[: -max(1, len(fill) // 50)].mean() >= 0.97
@@ -374,7 +375,7 @@ def test_a_word_longer_than_a_row_is_cut():
     flags = np.zeros(100, np.uint8)
     flags[0] = WORD_START | SENTENCE_START | PARAGRAPH_START
     plan = packing.plan(np.array([100]), flags, layout)
-    rows = records.decode_rows(layout, list(packing.rows(plan, np.arange(10, 110), flags, layout, 0, 2, 3)))
+    rows = records.decode_rows(layout, packed(plan, np.arange(10, 110), flags, layout, 0, 2, 3))
     assert (plan.stops - plan.starts).max() == 14
     firsts = rows["positions"] == 1
     assert (rows["flags"][firsts] & WORD_START > 0).all()  # the first token of a segment begins a word
@@ -393,7 +394,7 @@ def test_specials_are_added_after_cutting():
     flags = np.array([7, 1, 1, 7, 1], np.uint8)
     ids = np.array([10, 11, 12, 20, 21])
     plan = packing.plan(np.array([3, 2]), flags, layout)
-    rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, 0, 2, 3)))
+    rows = records.decode_rows(layout, packed(plan, ids, flags, layout, 0, 2, 3))
     assert sorted(map(list, segments_of(rows))) == [[2, 10, 11, 12, 3], [2, 20, 21, 3]]
 
 
@@ -563,21 +564,10 @@ def test_a_lost_shard_is_made_again(reference, corpus, tmp_path, small_units):
     ],
 )
 def test_interrupted_anywhere_it_goes_on(corpus, reference, tmp_path, small_units, monkeypatch, stage, name, after):
-    module, calls = importlib.import_module(f"mlm_jax.prepare.{stage}"), 0
-    real = getattr(module, name)
-
-    def failing(*args):
-        nonlocal calls
-        calls += 1
-        if calls == after + 1:
-            raise KeyboardInterrupt
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, failing)
-        with pytest.raises(KeyboardInterrupt):
-            prepare(config_of(corpus), tmp_path / "rows", progress=False)
-        assert not (tmp_path / "rows").exists()
+    module = importlib.import_module(f"mlm_jax.prepare.{stage}")
+    real, rows = getattr(module, name), tmp_path / "rows"
+    interrupted(monkeypatch, module, name, after, lambda: prepare(config_of(corpus), rows, progress=False))
+    assert not rows.exists()
     again = 0
 
     def counting(*args):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_prepare import CORPORA, config_of, pack, prose, read_rows, same, segments_of, write_json_lines
+from texts import packed
 
 from mlm_jax import records
 from mlm_jax.config import ConfigError
@@ -204,7 +205,7 @@ def paired(kind, ids, flags, lengths, hashes, layout=LAYOUT):
     """(decoded rows, the segments' first and second texts and labels) of documents."""
     plan = packing.plan(lengths, flags, layout, pairs=True)
     made = pairs.pair(kind, plan.starts, plan.stops, ids, flags, lengths, hashes, layout.row_length)
-    rows = records.decode_rows(layout, list(packing.rows(plan, ids, flags, layout, PAD, CLS, SEP, made)))
+    rows = records.decode_rows(layout, packed(plan, ids, flags, layout, PAD, CLS, SEP, made))
     return rows, texts_of(rows)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from texts import CLEANED
 from vocabularies import BYTE, CONTROL, LETTERS, SPECIALS, UNKNOWN, UNUSED, USER_DEFINED, groups, model, prose
 
 from mlm_jax.config import ConfigError
@@ -162,15 +163,7 @@ def test_only_real_pieces_are_ordinary():
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("co\u00adoperate", "cooperate"),
-        ("zero\u200bwidth", "zerowidth"),
-        ("\ufeffhello", "hello"),
-        ("a\u00a0b", "a b"),
-        ("a\u2028b", "a b"),
-        ("a\u0085b", "ab"),
-        ("x\u0000y", "xy"),
-        ("x\ufffdy", "xy"),
-        ("\U0001f468\u200d\U0001f469", "\U0001f468\U0001f469"),
+        *CLEANED,
         ("a\tb\r\nc", "a b  c"),
         ("a\u3000b", "a b"),
         ("a\ud800b", "ab"),
