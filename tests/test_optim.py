@@ -255,3 +255,16 @@ def test_contradictions_are_refused(options, key):
     with pytest.raises(ConfigError) as error:
         check(Config(optimizer=OptimizerConfig(**options)), devices=1)
     assert error.value.key == f"config.optimizer.{key}"
+
+
+@pytest.mark.parametrize("momentum, forgets", [(0.0, True), (0.9, False)])
+def test_muon_without_momentum_sees_the_newest_gradient_alone(values, momentum, forgets):
+    params, first = values
+    second = random_like(params, 2)
+    options = OPTIONS | {"weight_decay": 0.0}
+    transformation = optimizer(OptimizerConfig(name="muon", muon_momentum=momentum, **options), steps=10)
+    _, state = transformation.update(first, transformation.init(params), params)
+    after, _ = transformation.update(second, state, params)
+    alone, _ = transformation.update(second, transformation.init(params), params)
+    kernels = (of_layer(updates, 0, "ffn", "up", "kernel") for updates in (after, alone))
+    assert np.allclose(*kernels, atol=1e-4) == forgets

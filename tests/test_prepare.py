@@ -665,6 +665,21 @@ def test_equal_ids_are_an_error_that_names_both_places(tmp_path):
     assert manifest["corpora"][0]["counts"]["kept"] == 4
 
 
+def test_the_fields_of_text_and_name(tmp_path):
+    records = [{"body": "Tea with milk.", "name": "a"}, {"body": "Milk alone.", "name": "b"}]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "named.jsonl").write_text(lines)
+    (tmp_path / "plain.jsonl").write_text(lines.replace("body", "text"))
+    (tmp_path / "twice.jsonl").write_text(lines.replace('"b"', '"a"'))
+    of = {"holdout": 0.0}
+    named = prepare(config_of(tmp_path / "named.jsonl", text_field="body", **of), tmp_path / "rows", progress=False)
+    plain = prepare(config_of(tmp_path / "plain.jsonl", **of), tmp_path / "others", progress=False)
+    assert named["corpora"][0]["counts"]["kept"] == 2 and named["unigrams"] == plain["unigrams"]
+    twice = config_of(tmp_path / "twice.jsonl", text_field="body", id_field="name", **of)
+    with pytest.raises(ConfigError, match="two documents are called 'a'"):
+        prepare(twice, tmp_path / "no", progress=False)
+
+
 def test_what_is_dropped_is_counted(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "some words here"}\n{"text": "\\u200b\\u00ad"}\n{"text": ""}\n{"no": 1}\n{"text": \n')
