@@ -119,7 +119,7 @@ def test_a_path_without_a_group_is_an_error():
 
 def first_update(config, params, gradients):
     transformation = optimizer(config, steps=1)
-    return transformation.update(gradients, transformation.init(params), params)[0]
+    return jax.jit(transformation.update)(gradients, transformation.init(params), params)[0]
 
 
 @pytest.mark.parametrize("options", [{"layer_decay": 0.5}, {"groups": GROUPS}])
@@ -227,11 +227,12 @@ def test_stable_adamw_divides_by_the_surprise_of_each_layer(values):
     params, gradients = values
     config = OptimizerConfig(name="stable_adamw", b1=0.0, b2=0.9, epsilon=1e-12, **OPTIONS | {"weight_decay": 0.0})
     transformation = optimizer(config, steps=10)
-    _, state = transformation.update(gradients, transformation.init(params), params)
+    update = jax.jit(transformation.update)
+    _, state = update(gradients, transformation.init(params), params)
     kernel = gradients["body"]["0"]["ffn"]["up"]["kernel"]
     larger = jax.tree.map(lambda leaf: leaf, gradients)
     larger["body"]["0"]["ffn"]["up"]["kernel"] = kernel * jnp.array([1.0, 10.0])[:, None, None]
-    updates, _ = transformation.update(larger, state, params)
+    updates, _ = update(larger, state, params)
     # bias-corrected u = (b2 g1^2 + g2^2) / (1 + b2); without momentum the update is g2 / sqrt(u)
     ratio = np.sqrt(100 / ((0.9 + 100) / 1.9))
     np.testing.assert_allclose(np.abs(of_layer(updates, 1, "ffn", "up", "kernel")), ratio / max(1, ratio), rtol=1e-4)
@@ -263,8 +264,9 @@ def test_muon_without_momentum_sees_the_newest_gradient_alone(values, momentum, 
     second = random_like(params, 2)
     options = OPTIONS | {"weight_decay": 0.0}
     transformation = optimizer(OptimizerConfig(name="muon", muon_momentum=momentum, **options), steps=10)
-    _, state = transformation.update(first, transformation.init(params), params)
-    after, _ = transformation.update(second, state, params)
-    alone, _ = transformation.update(second, transformation.init(params), params)
+    update = jax.jit(transformation.update)
+    _, state = update(first, transformation.init(params), params)
+    after, _ = update(second, state, params)
+    alone, _ = update(second, transformation.init(params), params)
     kernels = (of_layer(updates, 0, "ffn", "up", "kernel") for updates in (after, alone))
     assert np.allclose(*kernels, atol=1e-4) == forgets

@@ -595,6 +595,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("awaited", ["work/units-0/000003.json", "train/*.array_record*"])
 def test_killed_it_goes_on_and_leaves_no_process(corpus, reference, tmp_path, small_units, awaited):
     from mlm_jax.config import to_json
