@@ -5,8 +5,9 @@ import json
 from collections.abc import Mapping, Sequence
 
 from mlm_jax import flops
-from mlm_jax.config import Config, Derived, MaskConfig, resolve
+from mlm_jax.config import Config, Derived, MaskConfig, OptimizerConfig, resolve
 from mlm_jax.metrics import duration, short
+from mlm_jax.optim import frozen
 from mlm_jax.timing import percentiles
 
 
@@ -35,7 +36,7 @@ def startup(
             f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
             f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
             f"parameters  {sum(row[-1] for row in rates):,}",
-            *rates_by_layer(rates),
+            *rates_by_layer(rates, config.optimizer),
         ]
     )
 
@@ -57,17 +58,21 @@ def fill_of(manifest: dict) -> float:
     return sum(s["tokens"] for s in splits) / (sum(s["rows"] for s in splits) * manifest["row_length"])
 
 
-def rates_by_layer(rates: list[tuple]) -> list[str]:
+def rates_by_layer(rates: list[tuple], optimizer: OptimizerConfig) -> list[str]:
     """One line for neighbouring layers that have the same rates and decays; the whole table is in `print_config`."""
     layers: dict[str, list[tuple]] = {}
     for path, rate, decay, size in rates:
         part, *rest = path.split("/")
-        layers.setdefault(f"layer {rest[0]}" if part == "layers" else part, []).append((rate, decay, size))
+        row = (rate, decay, size, frozen(path, optimizer))
+        layers.setdefault(f"layer {rest[0]}" if part == "layers" else part, []).append(row)
     lines: list[tuple[list[str], str, int]] = []
     for name, rows in layers.items():
-        peak = ", ".join(f"{rate:.3g}" for rate in sorted({row[0] for row in rows}))
-        decay = max(row[1] for row in rows)
-        text = f"rate {peak}, decay {decay:.3g} (0 on biases and norm scales)"
+        trained = [row for row in rows if not row[3]]
+        peak = ", ".join(f"{rate:.3g}" for rate in sorted({row[0] for row in trained}))
+        decay = max((row[1] for row in trained), default=0.0)
+        text = f"rate {peak}, decay {decay:.3g} (0 on biases and norm scales)" if trained else "frozen"
+        if trained and len(trained) < len(rows):
+            text += f", {sum(row[2] for row in rows if row[3]):,} frozen"
         size = sum(row[2] for row in rows)
         if lines and lines[-1][1] == text and name.startswith("layer") and lines[-1][0][0].startswith("layer"):
             names, _, before = lines[-1]
@@ -87,7 +92,8 @@ def print_config(config: Config, derived: Derived, rates: list[tuple]) -> str:
     Switches of the model that the config leaves to its family are shown as the family has them.
     """
     config = dataclasses.replace(config, model=resolve(config.model))
-    table = {path: {"learning_rate": rate, "weight_decay": decay, "values": size} for path, rate, decay, size in rates}
+    names = ("learning_rate", "weight_decay", "values", "frozen")
+    table = {path: dict(zip(names, (*row, frozen(path, config.optimizer)))) for path, *row in rates}
     shown = {"config": dataclasses.asdict(config), "derived": dataclasses.asdict(derived), "parameters": table}
     return json.dumps(shown, indent=2)
 

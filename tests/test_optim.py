@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from mlm_jax.config import Config, ConfigError, ModelConfig, OptimizerConfig, check
+from mlm_jax.console import rates_by_layer
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer, schedule, table
 
@@ -270,3 +271,59 @@ def test_muon_without_momentum_sees_the_newest_gradient_alone(values, momentum, 
     alone, _ = update(second, transformation.init(params), params)
     kernels = (of_layer(updates, 0, "ffn", "up", "kernel") for updates in (after, alone))
     assert np.allclose(*kernels, atol=1e-4) == forgets
+
+
+# ---- what stays as it is ----
+
+FROZEN = ("embeddings/(word|type)/.*", "layers/(0|2)/.*")
+
+
+@pytest.mark.parametrize("name", ["lamb", "muon"])
+def test_what_is_frozen_does_not_move(values, name):
+    """Layer 0 shares its leaves with layer 1; a gradient that is no number does not matter there either."""
+    params, gradients = jax.tree.map(lambda leaf: leaf, values)
+    gradients["embeddings"]["word"]["table"] = jnp.full_like(params["embeddings"]["word"]["table"], jnp.nan)
+    config = OptimizerConfig(name=name, freeze=FROZEN, **OPTIONS | {"clip_norm": 1.0})
+    updates = first_update(config, params, gradients)
+    for part in ("word", "type"):
+        assert not np.any(updates["embeddings"][part]["table"])
+    assert np.all(updates["embeddings"]["position"]["table"])
+    for leaf in jax.tree.leaves(updates["body"]["0"]):
+        assert not np.any(leaf[0]) and np.all(leaf[1])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates["last"]))
+
+
+def test_what_is_frozen_is_not_clipped_with_the_rest():
+    """3 is frozen, so the gradient is 4 long, not 5, and is clipped to 1: 4 / 4 instead of 4 / 5."""
+    params = {"embeddings": {"a": jnp.ones(1)}, "first": {}, "body": {}, "last": {}, "head": {"a": jnp.ones(1)}}
+    gradients = {**params, "embeddings": {"a": jnp.array([3.0])}, "head": {"a": jnp.array([4.0])}}
+    transformation = optimizer(OptimizerConfig(b1=0.5, freeze=("embeddings/.*",)), steps=10)
+    _, state = transformation.update(gradients, transformation.init(params), params)
+    np.testing.assert_allclose([state[1].mu["embeddings"]["a"][0], state[1].mu["head"]["a"][0]], [0, 0.5], rtol=1e-6)
+
+
+def test_the_table_shows_what_is_frozen():
+    config = OptimizerConfig(learning_rate=1e-3, freeze=FROZEN, groups=((r"layers/1/.*|embeddings/.*|head/.*", 1e-4),))
+    rows = {path: row for path, *row in table(params_of(3), config)}
+    assert rows["embeddings/word/table"][:2] == rows["layers/2/ffn/up/kernel"][:2] == [0.0, 0.0]
+    assert rows["layers/1/ffn/up/kernel"][:2] == pytest.approx([1e-4, 0.01])
+    lines = rates_by_layer(table(params_of(3), config), config)
+    assert [line.split()[:2] for line in lines[1:4]] == [["layer", str(depth)] for depth in range(3)]
+    assert lines[1].endswith("  frozen") and lines[3].endswith("  frozen") and "rate 0.0001" in lines[2]
+    assert lines[0].endswith(f"rate 0.0001, decay 0.01 (0 on biases and norm scales), {130 * 8:,} frozen")
+
+
+@pytest.mark.parametrize(
+    "freeze, says",
+    [
+        (("layers/0/ffn/up",), "nearest paths: layers/0/ffn/up/bias"),
+        (("embeddings/.*", "layer/.*"), "nearest paths: layers/"),
+        ((".*",), "freezes all"),
+        (("(",), "no regular expression"),
+    ],
+)
+def test_patterns_to_freeze_that_are_wrong(freeze, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        check(Config(optimizer=OptimizerConfig(freeze=freeze)), devices=1)
+        optimizer(OptimizerConfig(freeze=freeze), 10).init(params_of(2))
+    assert error.value.key == "config.optimizer.freeze"

@@ -15,16 +15,22 @@ def check_optimizer(config: Config) -> None:
     for pattern, rate in optimizer.groups:
         if rate < 0:
             raise ConfigError("config.optimizer.groups", (pattern, rate), "a learning rate cannot be negative")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigError("config.optimizer.groups", pattern, f"is no regular expression: {error}") from None
+        _check_pattern("config.optimizer.groups", pattern)
+    for pattern in optimizer.freeze:
+        _check_pattern("config.optimizer.freeze", pattern)
     if optimizer.groups and not optimizer.learning_rate:
         raise ConfigError("config.optimizer.learning_rate", 0.0, "must be greater than 0 where optimizer.groups is set")
     if optimizer.groups and optimizer.layer_decay != 1:
         raise ConfigError(
             "config.optimizer.layer_decay", optimizer.layer_decay, "must be 1 where optimizer.groups is set"
         )
+
+
+def _check_pattern(key: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(key, pattern, f"is no regular expression: {error}") from None
 
 
 def _check_schedule(optimizer: OptimizerConfig, steps: int) -> None:

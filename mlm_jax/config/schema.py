@@ -209,6 +209,9 @@ class OptimizerConfig:
     clip_norm: float = 1.0  # of the whole gradient, once per step; 0: no clipping
     layer_decay: float = 1.0  # rate of a layer = layer_decay ** (distance from the head); 1: the same for all
     groups: tuple[tuple[str, float], ...] = ()  # (regex over a parameter's path, learning rate), first match wins
+    # regexes over whole paths of parameters that stay as they are, such as embeddings/.* or layers/(0|1)/.*: no update,
+    # no decay, and no part in the gradient's norm. A decoder tied to the word table is frozen with it
+    freeze: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(unsafe_hash=True)
