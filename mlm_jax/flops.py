@@ -81,13 +81,20 @@ def layer(model: ModelConfig, t: int, q: int, depth: int = 0) -> int:
 
 def head(model: ModelConfig, m: int, vocab_rows: int) -> int:
     """Forward pass of the masked-language-model head at the m selected positions of a row."""
-    return 2 * m * model.width**2 + 2 * m * model.width * vocab_rows
+    e = resolve(model).embedding_width
+    return 2 * m * model.width * e + 2 * m * e * vocab_rows
+
+
+def projection(model: ModelConfig, t: int) -> int:
+    """Forward pass of one row from the width of the embeddings to that of the layers."""
+    e = resolve(model).embedding_width
+    return 2 * t * e * model.width if e != model.width else 0
 
 
 def forward(model: ModelConfig, t: int, q: int, m: int, vocab_rows: int) -> int:
     """Forward pass of one row of t tokens: all layers but the last at all positions, the last one at q."""
     before = sum(layer(model, t, t, depth) for depth in range(model.layers - 1))
-    return before + layer(model, t, q, model.layers - 1) + head(model, m, vocab_rows)
+    return projection(model, t) + before + layer(model, t, q, model.layers - 1) + head(model, m, vocab_rows)
 
 
 def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int) -> int:

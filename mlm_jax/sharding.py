@@ -22,6 +22,8 @@ BATCH_AXES = ("data", "fsdp")
 LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?embeddings/word/table", ("vocab", "width")),
     (r"(.*/)?embeddings/(position|type)/table", (None, "width")),
+    (r"(.*/)?embeddings/project/kernel", (None, "width")),
+    (r"(.*/)?embeddings/project/bias", (None,)),
     (r"(.*/)?norm/(scale|bias)", (None,)),
     (r"(.*/)?attention/(query|key|value)/kernel", ("width", "heads", None)),
     (r"(.*/)?attention/(query|key|value)/bias", ("heads", None)),

@@ -70,6 +70,7 @@ def test_derived_numbers_by_hand():
         ("model__heads", 7, "must divide config.model.width"),
         ("model__max_positions", 256, "at least config.row_length"),
         ("model__family", "gpt", "one of bert, modernbert, roberta"),
+        ("model__embedding_width", 0, "at least 1, or None"),
         ("model__family", "roberta", r"512 \+ config.model.padding_id \+ 1 = 514: positions begin at 2"),
         ("model__norm", "rms", "one of post, pre, or None"),
         ("model__positions", 5, "type str"),

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -17,6 +19,10 @@ def test_by_hand():
     head = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 10
     assert head == 64 + 160 == flops.head(TINY, 2, 10)
     assert flops.step(TINY, rows=5, t=3, q=2, m=2, vocab_rows=10) == 3 * 5 * (912 + 672 + 224)
+    # tables of width 6: a projection of all tokens from 6 to 4, and a head from 4 to 6 to 10
+    wide = dataclasses.replace(TINY, embedding_width=6)
+    more = 2 * 3 * 6 * 4 + 2 * 2 * 4 * 6 + 2 * 2 * 6 * 10 - head
+    assert flops.step(wide, rows=5, t=3, q=2, m=2, vocab_rows=10) == 3 * 5 * (912 + 672 + 224 + more)
 
 
 def test_bert_base_without_savings_is_six_per_parameter_and_token():

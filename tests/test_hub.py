@@ -137,7 +137,7 @@ def test_the_new_way_to_write_rotary_positions(tmp_path):
 @pytest.mark.parametrize(
     "values, says",
     [
-        ({"model_type": "gpt2"}, "model_type = 'gpt2': .*models of bert, roberta, modernbert"),
+        ({"model_type": "gpt2"}, "model_type = 'gpt2': .*models of bert, roberta, electra, modernbert"),
         ({"model_type": "bert", "hidden_act": "relu"}, "hidden_act = 'relu'"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"model_type": "modernbert", "norm_bias": True}, "norm_bias = True"),

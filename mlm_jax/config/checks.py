@@ -9,7 +9,7 @@ from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.optimizer import check_optimizer
-from mlm_jax.config.schema import Config, ConfigError
+from mlm_jax.config.schema import Config, ConfigError, ModelConfig
 from mlm_jax.config.text import check_data, check_tokenizer
 
 
@@ -266,6 +266,7 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
         raise ConfigError("config.model.vocab_size", model.vocab_size, "must be at least 1")
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
+    _check_embedding_width(model, mesh, dict(config.mesh.rules))
     check_switches(model)
     before = model.max_positions - positions(model)  # rows of the position table that stand before the first position
     if positions(model) < config.row_length:
@@ -282,6 +283,17 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
     axis = rules.get("vocab")
     if axis and 128 % mesh[axis]:
         raise ConfigError(f"config.mesh.{axis}", mesh[axis], "must divide 128, by which the vocabulary is padded")
+
+
+def _check_embedding_width(model: ModelConfig, mesh: dict[str, int], rules: dict[str, str]) -> None:
+    key, width = "config.model.embedding_width", model.embedding_width
+    if width is None:
+        return
+    if width < 1:
+        raise ConfigError(key, width, "must be at least 1, or None: config.model.width")
+    axis = rules.get("width")
+    if axis and width % mesh[axis]:
+        raise ConfigError(key, width, f"must be a multiple of config.mesh.{axis} = {mesh[axis]}")
 
 
 def _check_batch(config: Config, mesh: dict[str, int]) -> int:

@@ -4,8 +4,8 @@ import dataclasses
 
 from mlm_jax.config.schema import ConfigError, ModelConfig
 
-# What a key of ModelConfig that is None means. BERT: Devlin et al., 2019; RoBERTa: Liu et al., 2019;
-# ModernBERT: Warner et al., 2024, section 2.1.
+# What a key of ModelConfig that is None means. BERT: Devlin et al., 2019; RoBERTa: Liu et al., 2019; ELECTRA: Clark et
+# al., 2020, section 3.1: as BERT; ModernBERT: Warner et al., 2024, section 2.1.
 PRESETS: dict[str, dict[str, object]] = {
     "bert": {
         "norm": "post",
@@ -37,13 +37,14 @@ PRESETS: dict[str, dict[str, object]] = {
     },
 }
 PRESETS["roberta"] = PRESETS["bert"] | {"padding_id": 1, "types": 1}
+PRESETS["electra"] = PRESETS["bert"]
 
 CHOICES = {"norm": ("post", "pre"), "positions": ("learned", "rotary"), "ffn": ("gelu", "geglu")}
 
 
 def resolve(model: ModelConfig) -> ModelConfig:
-    """The config with every switch that is None set as its family has it."""
-    preset = PRESETS[model.family]
+    """The config with every switch that is None set as its family has it, and `embedding_width`."""
+    preset = PRESETS[model.family] | {"embedding_width": model.width}
     return dataclasses.replace(model, **{k: v for k, v in preset.items() if getattr(model, k) is None})
 
 

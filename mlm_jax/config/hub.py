@@ -60,7 +60,12 @@ def write_config(folder: str | Path, values: Values) -> None:
 
 # ---- what a family's config.json says ----
 
-ARCHITECTURES = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+ARCHITECTURES = {
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "electra": "ElectraForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
+}
 BERT = {  # our key -> theirs, and what it is where the file does not say
     "vocab_size": ("vocab_size", 30522),
     "layers": ("num_hidden_layers", 12),
@@ -78,6 +83,13 @@ BERT = {  # our key -> theirs, and what it is where the file does not say
 FIELDS: dict[str, dict[str, tuple[str, object]]] = {
     "bert": BERT,
     "roberta": BERT | {"vocab_size": ("vocab_size", 50265), "padding_id": ("pad_token_id", 1)},
+    "electra": BERT
+    | {
+        "width": ("hidden_size", 256),
+        "embedding_width": ("embedding_size", 128),
+        "heads": ("num_attention_heads", 4),
+        "hidden": ("intermediate_size", 1024),
+    },
     "modernbert": {
         "vocab_size": ("vocab_size", 50368),
         "layers": ("num_hidden_layers", 22),
@@ -97,12 +109,14 @@ PLAIN = {"hidden_act": "gelu", "is_decoder": False, "add_cross_attention": False
 FIXED: dict[str, Values] = {
     "bert": PLAIN | {"position_embedding_type": "absolute"},
     "roberta": PLAIN | {"position_embedding_type": "absolute"},
+    "electra": PLAIN | {"position_embedding_type": "absolute"},
     "modernbert": {"hidden_activation": "gelu", "classifier_activation": "gelu", "decoder_bias": True},
 }
 # their name of a special token -> ours; RoBERTa's padding is a field of its own
 TOKENS = {
     "bert": {"pad": "pad"},
     "roberta": {"bos": "cls", "eos": "sep"},
+    "electra": {"pad": "pad"},
     "modernbert": {"pad": "pad", "bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"},
 }
 GLOBAL, LOCAL = "full_attention", "sliding_attention"

@@ -146,10 +146,12 @@ class ModelConfig:
     Switches that are None are as the family has them (`families.PRESETS`); sizes and epsilon go by no family.
     """
 
-    family: str = "bert"  # bert | roberta | modernbert: presets of the switches, and the hub format of `convert`
+    # bert | roberta | electra | modernbert: presets of the switches, and the hub format of `convert`
+    family: str = "bert"
     vocab_size: int | None = None  # rows of the word table; None: as many as the tokenizer has ids
     layers: int = 12
     width: int = 768
+    embedding_width: int | None = None  # of the tables and of the decoder, with a projection between; None: width
     heads: int = 12
     hidden: int = 3072  # width of the feed-forward layer
     max_positions: int = 512  # rows of the position table; with rotary positions, the longest row

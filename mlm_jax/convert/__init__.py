@@ -1,7 +1,7 @@
 """Between hub checkpoints and parameters: the tables of names and axes, read in both directions.
 
-The hub's side is a dict of numpy arrays under the names of `transformers`' `BertForMaskedLM`, `RobertaForMaskedLM` or
-`ModernBertForMaskedLM`, by the config's family.
+The hub's side is a dict of numpy arrays under the names of `transformers`' `BertForMaskedLM`, `RobertaForMaskedLM`,
+`ElectraForMaskedLM` or `ModernBertForMaskedLM`, by the config's family.
 """
 
 import re
@@ -111,7 +111,7 @@ def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[S
 def format_of(config: ModelConfig) -> Format:
     """The hub's format of a model. Raises ConfigError where a switch is not the family's and the hub has no other."""
     form, model = FORMATS[config.family], resolve(config)
-    for key, value in PRESETS[config.family].items():
+    for key, value in (PRESETS[config.family] | {"embedding_width": model.width}).items():
         if getattr(model, key) != value and key not in form.free:
             fix = f"the hub's format of {config.family!r} is made for {value!r} and cannot hold this model"
             raise ConfigError(f"config.model.{key}", getattr(model, key), fix)

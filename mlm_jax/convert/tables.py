@@ -112,6 +112,25 @@ ROBERTA = Format(
     ("types", "padding_id", *DROPOUT),
 )
 
+ELECTRA = Format(
+    encoder_of_bert("electra")
+    + (
+        (r"embeddings/project/kernel", "electra.embeddings_project.weight", FROM_ONE),
+        (r"embeddings/project/bias", "electra.embeddings_project.bias", SAME),
+    )
+    + head(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.weight",
+        "generator_lm_head.bias",
+    ),
+    (*GAMMA_BETA, (r"((?:embeddings|embeddings_project|encoder)\..*)", r"electra.\1")),
+    "generator_lm_head.weight",
+    {},
+    (r"electra\.embeddings\.position_ids",),
+    ("types", "embedding_width", *DROPOUT),
+)
+
 MODERNBERT = Format(
     (
         (r"embeddings/word/table", r"model.embeddings.tok_embeddings.weight", SAME),
@@ -146,4 +165,4 @@ MODERNBERT = Format(
     (*DROPOUT, "biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
 )
 
-FORMATS = {"bert": BERT, "roberta": ROBERTA, "modernbert": MODERNBERT}
+FORMATS = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "modernbert": MODERNBERT}

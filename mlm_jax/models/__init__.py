@@ -5,7 +5,7 @@ import functools
 from mlm_jax.config import ModelConfig, is_local, resolve
 from mlm_jax.models import encoder
 from mlm_jax.models.block import Layer
-from mlm_jax.models.embeddings import Embeddings
+from mlm_jax.models.embeddings import Embeddings, Projection
 from mlm_jax.models.encoder import Model
 from mlm_jax.models.heads import MaskedHead
 from mlm_jax.models.layers import Norm
@@ -24,6 +24,7 @@ def build(config: ModelConfig, vocab_size: int) -> Model:
         config,
         vocab_size,
         embeddings=functools.partial(Embeddings, config, vocab_size),
+        projection=functools.partial(Projection, config) if config.embedding_width != config.width else None,
         layer=layer,
         norm=(lambda draw: Norm(config)) if pre else None,
         head=functools.partial(MaskedHead, config, vocab_size),

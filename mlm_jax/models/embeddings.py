@@ -1,4 +1,4 @@
-"""From ids to the states that enter the first layer."""
+"""From ids to the states that enter the first layer; e is the width of the tables, which may be less than d."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Key
 from mlm_jax.batch import Batch
 from mlm_jax.config import ModelConfig, round_up
 from mlm_jax.kernels.dropout import dropout
-from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Norm, Table, fold_in
+from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, fold_in
 
 
 class Embeddings(nnx.Module):
@@ -20,14 +20,14 @@ class Embeddings(nnx.Module):
     def __init__(self, config: ModelConfig, vocab_size: int, draw: Draws):
         self.dropout_rate = config.dropout
         self.padding_id = config.padding_id
-        self.word = Table(round_up(vocab_size, VOCAB_MULTIPLE), config.width, draw, used=vocab_size)
+        self.word = Table(round_up(vocab_size, VOCAB_MULTIPLE), config.embedding_width, draw, used=vocab_size)
         if config.positions == "learned":
-            self.position = Table(config.max_positions, config.width, draw)
+            self.position = Table(config.max_positions, config.embedding_width, draw)
         if config.types:
-            self.type = Table(config.types, config.width, draw)
-        self.norm = Norm(config)
+            self.type = Table(config.types, config.embedding_width, draw)
+        self.norm = Norm(config, config.embedding_width)
 
-    def __call__(self, batch: Batch, keys: Key[Array, "b"] | None, dtype: jnp.dtype) -> Float[Array, "b t d"]:
+    def __call__(self, batch: Batch, keys: Key[Array, "b"] | None, dtype: jnp.dtype) -> Float[Array, "b t e"]:
         terms = [self.word(batch.tokens)]
         if hasattr(self, "position"):
             positions = batch.positions
@@ -37,3 +37,14 @@ class Embeddings(nnx.Module):
         if hasattr(self, "type"):
             terms.append(self.type(batch.types))
         return dropout(fold_in(keys, 0), self.norm(*terms).astype(dtype), self.dropout_rate)
+
+
+class Projection(nnx.Module):
+    """From the width of the embeddings to that of the layers. ALBERT (Lan et al., 2020), section 3.1."""
+
+    def __init__(self, config: ModelConfig, draw: Draws):
+        e, d = config.embedding_width, config.width
+        self.project = Linear((e, d), (d,), draw, biased=config.biases)
+
+    def __call__(self, x: Float[Array, "b t e"]) -> Float[Array, "b t d"]:
+        return self.project(x)

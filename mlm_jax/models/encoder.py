@@ -17,6 +17,7 @@ from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
+PROJECTION, GENERATOR = 2**31 + 3, 2**31 + 4  # numbers of their draws; layers count from 2
 WANTED = ("hidden", "attention", "attention_received")
 # By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
 # of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
@@ -32,7 +33,9 @@ POLICIES = {
 class Model(NamedTuple):
     """An encoder as pure functions over a nested dict of float32 arrays.
 
-    The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and `head`. Layers of
+    The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and `head`. With
+    replaced token detection also `generator`, all of another encoder but the embeddings, which are those of this one:
+    `Model.generator`, whose functions take this very dict. Layers of
     different kinds follow one another in groups of equal sequence: (local, local, global), or one layer. `body` holds
     the whole groups that fit before the final layer: a subtree for each layer of a group, stacked along a leading axis
     of groups. `first` is layer 0 where it is of another kind than its like in the groups, and not the final one; `last`
@@ -45,6 +48,7 @@ class Model(NamedTuple):
     losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m]) -> Losses
     config: ModelConfig
     vocab_size: int
+    generator: "Model | None" = None
 
 
 class Stack(NamedTuple):
@@ -71,21 +75,34 @@ def assemble(
     vocab_size: int,
     *,
     embeddings: Callable[[Draws], nnx.Module],
+    projection: Callable[[Draws], nnx.Module] | None = None,
     layer: Callable[[int], Callable[[Draws], nnx.Module]],
     norm: Callable[[Draws], nnx.Module] | None,
     head: Callable[[Draws], nnx.Module],
+    within: str = "",
 ) -> Model:
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
-    embeddings(batch, keys, dtype) -> x [b,t,d]; layer(x, places, at, keys, reference) -> x [b,q,d]; norm(x) of the last
-    states, None: they stay as they are; head(hidden, word table) -> Decoding.
+    embeddings(batch, keys, dtype) -> x [b,t,e]; projection(x) -> x [b,t,d], None: e is d; layer(x, places, at, keys,
+    reference) -> x [b,q,d]; norm(x) of the last states, None: they stay as they are; head(hidden, word table) ->
+    Decoding.
+
+    within: the key under which all parameters lie but those of the embeddings, which are another model's.
     """
     dtype = compute_dtype(config)
-    stack = Stack.of(config)
+    stack, prefix = Stack.of(config), f"{within}/" if within else ""
     parts = {"embeddings": _Part(embeddings), "head": _Part(head), "layer": _Part(layer(1))}
-    if norm:
-        parts["norm"] = _Part(norm)
-    layers = _Layers(stack, [_Part(layer(depth)) for depth in range(config.layers)])
+    optional = {"projection": projection, "norm": norm}
+    parts |= {name: _Part(make) for name, make in optional.items() if make}
+    layers = _Layers(stack, [_Part(layer(depth)) for depth in range(config.layers)], prefix)
+
+    def own(params: Params) -> Params:
+        """What is of this model alone."""
+        return params[within] if within else params
+
+    def place(name: str, params: Params, path: str) -> _Where:
+        """A part that shares the subtree at `path` with others, or has it alone; params: of the subtree."""
+        return _Where(parts[name], parts[name].own(params), path)
 
     def init(key: Key[Array, ""]) -> Params:
         """Float32 parameters. A layer's draw depends on its depth alone, not on the number of layers.
@@ -97,8 +114,11 @@ def assemble(
             return parts[name].draw(jax.random.fold_in(key, number), config.initializer_range)
 
         drawn = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
-        params = {"embeddings": draw("embeddings", 0), **layers.split(drawn), "head": draw("head", 1)}
-        return params | ({"norm": draw("norm", 0)} if norm else {})  # a norm draws nothing
+        params = {**layers.split(drawn), "head": draw("head", 1)}
+        params |= {"norm": draw("norm", 0)} if norm else {}  # a norm draws nothing
+        tables = {} if within else draw("embeddings", 0)
+        tables |= draw("projection", PROJECTION) if projection else {}
+        return params | ({"embeddings": tables} if tables else {})
 
     def apply(
         params: Params,
@@ -148,8 +168,11 @@ def assemble(
             return x, {name: jnp.stack([out[name] for out in outs]) for name in outs[0]}
 
         # Looked up in float32: the tables' gradient is a sum over all positions.
-        start = _Where(parts["embeddings"], params["embeddings"], "embeddings").module(jnp.float32)
+        start = place("embeddings", params["embeddings"], "embeddings").module(jnp.float32)
         x = start(batch, fold_in(row_keys, 0), dtype)
+        params = own(params)
+        if projection:
+            x = place("projection", params["embeddings"], f"{prefix}embeddings").module(dtype)(x)
         x = sharding.constrain(x, "batch", None, None)
         outs = [{"hidden": x[None]}]
         groups = max(count - 1 - stack.first, 0) // stack.size  # whole ones before the last layer that runs
@@ -167,7 +190,7 @@ def assemble(
             outs.append({name: value[None] for name, value in out.items()})
             depth += 1
         if norm and count == config.layers:
-            x = _Where(parts["norm"], params["norm"], "norm").module(dtype)(x)
+            x = _Where(parts["norm"], params["norm"], f"{prefix}norm").module(dtype)(x)
             outs[-1] |= {"hidden": x[None]}
         stacked = [name for name in want if name != "attention_received"]
         gathered = {name: jnp.concatenate([out[name] for out in outs if name in out]) for name in stacked}
@@ -177,7 +200,8 @@ def assemble(
 
     def decoding(params: Params, hidden: Float[Array, "*b d"]) -> vocabulary.Decoding:
         word = sharding.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
-        return _Where(parts["head"], params["head"], "head").module(dtype)(hidden, word["table"])
+        head = _Where(parts["head"], own(params)["head"], f"{prefix}head").module(dtype)
+        return head(hidden, word["table"])
 
     def logits(params: Params, hidden: Float[Array, "*b d"]) -> Float[Array, "*b v"]:
         """Logits f32[*b,v]; columns at and above vocab_size have probability 0."""
@@ -238,8 +262,9 @@ class _Where(NamedTuple):
 class _Layers:
     """What kind the layers of a model are of, and where their parameters lie."""
 
-    def __init__(self, stack: Stack, kinds: list[_Part]):
+    def __init__(self, stack: Stack, kinds: list[_Part], prefix: str):
         self.stack, self.kinds = stack, kinds  # by depth; layers of all groups are like those of the first
+        self.prefix = prefix  # of their paths
 
     def split(self, stacked: Params) -> Params:
         """`first`, `body` and `last` of the parameters of all layers, stacked in the order of depth."""
@@ -260,7 +285,7 @@ class _Layers:
         """The layers of a group of `body`, with their depths; weights: of this group."""
         first, size, _ = self.stack
         return [
-            (_Where(self.kinds[first + i], weights[str(i)], f"body/{i}"), first + number * size + i)
+            (_Where(self.kinds[first + i], weights[str(i)], f"{self.prefix}body/{i}"), first + number * size + i)
             for i in range(size)
         ]
 
@@ -273,8 +298,8 @@ class _Layers:
         elif depth >= first:
             group, place = divmod(depth - first, size)
             weights = jax.tree.map(lambda leaf: leaf[group], params["body"][str(place)])
-            return _Where(self.kinds[depth], weights, f"body/{place}")
-        return _Where(self.kinds[depth], params[part][str(place)], f"{part}/{place}")
+            return _Where(self.kinds[depth], weights, f"{self.prefix}body/{place}")
+        return _Where(self.kinds[depth], params[part][str(place)], f"{self.prefix}{part}/{place}")
 
 
 def _check_want(want: tuple[str, ...], at: object) -> None:

@@ -15,23 +15,24 @@ ABSENT = -1e30
 class MaskedHead(nnx.Module):
     """Dense, GELU, normalisation, then the word table as the decoder, and a bias. BERT (2019), section 3.1.
 
-    Where the config does not tie them, the decoder is a table of its own.
+    Where the config does not tie them, the decoder is a table of its own. The dense layer leads to the width of the
+    tables, e.
 
     ModernBERT's dense layer and normalisation have no bias, and its kernel begins as small as those that write into the
     residual stream, as in the `transformers` library.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, draw: Draws):
-        d = config.width
+        d, e = config.width, config.embedding_width
         self.vocab_size = vocab_size
-        self.dense = Linear((d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
-        self.norm = Norm(config)
+        self.dense = Linear((d, e), (e,), draw, biased=config.biases, scale=output_scale(config))
+        self.norm = Norm(config, e)
         rows = round_up(vocab_size, VOCAB_MULTIPLE)
         if not config.tied:
-            self.decoder = Table(rows, config.width, draw, used=vocab_size)
+            self.decoder = Table(rows, e, draw, used=vocab_size)
         self.bias = nnx.Param(jnp.zeros(rows))
 
-    def __call__(self, hidden: Float[Array, "*b d"], word: Float[Array, "v d"]) -> Decoding:
+    def __call__(self, hidden: Float[Array, "*b d"], word: Float[Array, "v e"]) -> Decoding:
         """What the logits over the rows of the decoder are made of. word: the word table."""
         table = self.decoder.table[...] if hasattr(self, "decoder") else word
         bias = self.bias[...].astype(jnp.float32)

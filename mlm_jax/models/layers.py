@@ -115,14 +115,14 @@ recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
 class Norm(nnx.Module):
     """Layer normalisation of a sum over its last axis, in float32. Layer Normalization (2016), section 3.
 
-    Without a bias where the config has none.
+    Without a bias where the config has none. width: None for that of the model.
     """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, width: int | None = None):
         self.epsilon = config.norm_epsilon
-        self.scale = nnx.Param(jnp.ones(config.width))
+        self.scale = nnx.Param(jnp.ones(width or config.width))
         if config.biases:
-            self.bias = nnx.Param(jnp.zeros(config.width))
+            self.bias = nnx.Param(jnp.zeros(width or config.width))
 
     def __call__(self, *terms: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         """The terms are added in float32; the result has the type of the first."""

@@ -16,9 +16,10 @@ import transformers
 MODELS = {
     "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
     "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
+    "electra": (transformers.ElectraConfig, transformers.ElectraForMaskedLM),
     "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
 }
-PADDING = {"bert": 0, "roberta": 1, "modernbert": 0}
+PADDING = {"bert": 0, "roberta": 1, "electra": 0, "modernbert": 0}
 # Six layers: one, a group of three, and two. The window reaches 2 places to either side.
 LOCAL = {"local_attention": 4, "num_hidden_layers": 6, "pad_token_id": 0}
 SPECIALS = {"bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 0, "sep_token_id": 0}
@@ -51,7 +52,7 @@ def random_model(seed: int, family: str, **config: object) -> torch.nn.Module:
 
 
 def random_input(seed: int, family: str, vocab_size: int, lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """Rows with padding; for BERT with token types. RoBERTa finds the padding by its id: no real token has it."""
+    """Rows with padding, and token types where there are two. RoBERTa finds padding by its id: no real token has it."""
     random = np.random.default_rng(seed)
     place, lengths = np.arange(max(lengths)), np.array(lengths)[:, None]
     mask, pad = place < lengths, PADDING[family]
@@ -59,7 +60,7 @@ def random_input(seed: int, family: str, vocab_size: int, lengths: tuple[int, ..
         "input_ids": np.where(mask, random.integers(2 * pad, vocab_size, mask.shape), pad),
         "attention_mask": mask,
     }
-    if family == "bert":
+    if family in ("bert", "electra"):
         arrays["token_type_ids"] = (place >= lengths // 2) & mask
     return {name: torch.tensor(array.astype(np.int64)) for name, array in arrays.items()}
 
@@ -83,5 +84,5 @@ def make(family: str) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    for family in MODELS:
+    for family in SIZES:
         np.savez_compressed(Path(__file__).with_name(f"{family}.npz"), **make(family))

@@ -18,19 +18,21 @@ from mlm_jax.config import ModelConfig  # noqa: E402
 from mlm_jax.models import build  # noqa: E402
 
 VOCAB = 137
-LENGTHS = {"bert": (20, 11, 5), "roberta": (20, 11, 5), "modernbert": (150, 61, 5)}
+LENGTHS = {"bert": (20, 11, 5), "roberta": (20, 11, 5), "electra": (20, 11, 5), "modernbert": (150, 61, 5)}
 SPECIALS = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"), 0)
 BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
 KINDS = ("full_attention", "sliding_attention")
 OURS = {
     "bert": {"max_positions": 20},
     "roberta": {"max_positions": 22, "norm_epsilon": 1e-5},
+    "electra": {"max_positions": 20, "embedding_width": 24},
     # longer than the window, which reaches 8 to either side
     "modernbert": {"layers": 9, "local_window": 16, "norm_epsilon": 1e-5, "max_positions": 150},
 }
 THEIRS = {
     "bert": {"max_position_embeddings": 20},
     "roberta": {"max_position_embeddings": 22, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "electra": {"max_position_embeddings": 20, "embedding_size": 24},
     "modernbert": {"num_hidden_layers": 9, "local_attention": 16, "max_position_embeddings": 150, "pad_token_id": 0}
     | SPECIALS,
 }
@@ -40,6 +42,7 @@ CASES = (
     {family: (family, {}, {}) for family in MODELS}
     | UNTIED
     | {
+        "embeddings as wide as the layers": ("electra", {"embedding_width": None}, {"embedding_size": 32}),
         "biases": ("modernbert", {"biases": True}, BIASES),
         "other rotary bases, every second layer global": (
             "modernbert",
