@@ -6,6 +6,7 @@ bfloat16 against the reference in float32 on the same inputs. Prints the largest
 value, and ends with 1 where one is above `TOLERANCE`.
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -21,11 +22,11 @@ from mlm_jax import sharding
 from mlm_jax.config import MeshConfig
 from mlm_jax.kernels import attention
 
-CASES = [(256, 0), (512, 0), (512, 128), (1024, 128)]  # t, window
+CASES = [(256, 0), (512, 0), (512, 128), (1024, 128)]  # t, window; causal and not
 TOLERANCE = 0.03  # a bfloat16 has 8 bits
 
 
-def differences(backend: str, t: int, window: int) -> list[float]:
+def differences(backend: str, t: int, window: int, causal: bool) -> list[float]:
     """Of what attention gives at the real places, and of its gradients by query, key and value."""
     batch = random_batch(t, 4, t)
     places = {"query_segments": batch.segments, "key_segments": batch.segments}
@@ -36,7 +37,7 @@ def differences(backend: str, t: int, window: int) -> list[float]:
 
     def results(inputs: list[jax.Array], backend: str) -> tuple:
         def total(*x: jax.Array) -> tuple:
-            read = attention.attend(*x, **places, aligned=True, backend=backend).astype(jnp.float32)
+            read = attention.attend(*x, **places, aligned=True, backend=backend, causal=causal).astype(jnp.float32)
             return (read * weight).sum(), read * (weight != 0)
 
         (_, read), gradients = jax.jit(jax.value_and_grad(total, (0, 1, 2), has_aux=True))(*inputs)
@@ -54,11 +55,11 @@ def main() -> int:
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     worst = 0.0
     with sharding.activate(mesh, MeshConfig()):
-        for t, window in CASES:
-            case = attention.Case(sharding.platform(), t, 64, "bfloat16", window)
+        for (t, window), causal in itertools.product(CASES, (False, True)):
+            case = attention.Case(sharding.platform(), t, 64, "bfloat16", window, causal=causal)
             assert attention.choose(backend, case) == backend
-            found = differences(backend, t, window)
-            print(f"{backend}, rows of {t}, window {window}:", *(f"{x:.4f}" for x in found))
+            found = differences(backend, t, window, causal)
+            print(f"{backend}, rows of {t}, window {window}{', causal' * causal}:", *(f"{x:.4f}" for x in found))
             worst = max(worst, *found)
     return int(not worst < TOLERANCE)
 

@@ -22,17 +22,18 @@ def keys(number: int) -> jax.Array:
     return jax.random.split(jax.random.key(0, impl="threefry2x32"), number)
 
 
-def oracle(query, key, value, query_segments, key_segments, reach=10**6):
+def oracle(query, key, value, query_segments, key_segments, reach=10**6, causal=False):
     """One query at a time, over the keys that it may see and no others; padding queries stay zero.
 
-    reach: places to either side. In a segment, that is a distance in the row.
+    reach: places to either side, or with causal to the left. In a segment, that is a distance in the row.
     """
     out = np.zeros_like(query)
     for b, q, h in np.ndindex(query.shape[:3]):
         segment = query_segments[b, q]
         if segment == 0:
             continue
-        seen = [s for s in range(key.shape[1]) if key_segments[b, s] == segment and abs(s - q) <= reach]
+        near = range(max(q - reach, 0), q + 1 if causal else min(q + reach + 1, key.shape[1]))
+        seen = [s for s in near if key_segments[b, s] == segment]
         scores = np.array([query[b, q, h] @ key[b, s, h] for s in seen]) / np.sqrt(query.shape[-1])
         weights = np.exp(scores) / np.exp(scores).sum()
         out[b, q, h] = sum(weight * value[b, s, h] for weight, s in zip(weights, seen))
@@ -61,25 +62,27 @@ def packed(seed, t, longest):
     return jnp.asarray(segments), jnp.asarray(positions)
 
 
-WINDOWS = [  # t, longest text, window: blocks of 16 but in the last two
-    (49, 80, 2),
-    (50, 9, 4),
-    (64, 40, 30),
-    (97, 97, 32),
-    (121, 200, 40),
-    (200, 60, 64),
+WINDOWS = [  # t, longest text, window, causal: blocks of 16 but in the last ones
+    (49, 80, 2, False),
+    (50, 9, 4, False),
+    (64, 40, 30, False),
+    (64, 40, 30, True),
+    (97, 97, 32, False),
+    (121, 200, 40, False),
+    (121, 200, 40, True),
+    (200, 60, 64, False),
 ]
 
 
-@pytest.mark.parametrize("t, longest, window", WINDOWS)
-def test_a_window_in_blocks_is_what_loops_compute(t, longest, window):
+@pytest.mark.parametrize("t, longest, window, causal", WINDOWS)
+def test_a_window_in_blocks_is_what_loops_compute(t, longest, window, causal):
     """And so are the gradients of the reference, which takes part in the comparison by not being aligned."""
     query, key, value, weight = draws(t, *[(2, t, 2, 4)] * 4)
     segments, positions = packed(t, t, longest)
     real = np.asarray(segments) > 0
     options = {"query_segments": segments, "key_segments": segments}
-    options |= {"query_positions": positions, "key_positions": positions, "window": window}
-    want = oracle(*map(np.asarray, (query, key, value, segments, segments)), reach=window // 2)
+    options |= {"query_positions": positions, "key_positions": positions, "window": window, "causal": causal}
+    want = oracle(*map(np.asarray, (query, key, value, segments, segments)), window // 2, causal)
     found = {}
     for aligned in (False, True):
 
@@ -115,12 +118,26 @@ def test_blocks_are_taken_where_they_save_and_serve():
     assert not in_blocks(query, aligned=True, dropout_keys=keys(1))
     assert not in_blocks(query[:, :96], aligned=True)  # three blocks hold the row
     assert in_blocks(query[:, :97], aligned=True)
+    assert in_blocks(query[:, :65], aligned=True, causal=True)  # two blocks do not
 
 
 def test_two_documents_of_3_and_2_tokens_allow_13_pairs():
     query, key = draws(1, *[(1, T, H, K)] * 2)
     seen = np.asarray(probabilities(query, key, SEGMENTS[:1], SEGMENTS[:1]))
     assert [(head[:5] > 0).sum() for head in seen[0]] == [13] * H  # 3 x 3 + 2 x 2
+    np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "window, wants", [(0, ["1", "11", "111", "0001", "00011"]), (2, ["1", "11", "011", "0001", "00011"])]
+)
+def test_causal_pairs_of_two_documents_of_3_and_2_tokens(window, wants):
+    query, key = draws(1, *[(1, T, H, K)] * 2)
+    positions = jnp.array([[0, 1, 2, 0, 1, 0]])
+    places = (SEGMENTS[:1], SEGMENTS[:1], positions, positions)
+    seen = np.asarray(probabilities(query, key, *places, window, causal=True))[0, :, :5]
+    want = np.array([[int(sees) for sees in row.ljust(T, "0")] for row in wants])
+    np.testing.assert_array_equal(seen > 0, np.broadcast_to(want, (H, 5, T)))
     np.testing.assert_allclose(seen.sum(-1), 1, atol=1e-6)
 
 

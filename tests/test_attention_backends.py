@@ -36,30 +36,39 @@ def read_and_pulled(attend, inputs, weight, segments):
     return read, gradients
 
 
-def compared(attend, t, longest, window, k=8):
+def compared(attend, t, longest, window, causal=False, k=8):
     """attend(query, key, value, segments, positions, window) against loops, and its gradients against the reference."""
     *inputs, weight = draws(t, *[(2, t, 2, k)] * 4)
     segments, positions = packed(t, t, longest)
     got, pulled = read_and_pulled(lambda *x: attend(*x, segments, positions, window), inputs, weight, segments)
-    want = oracle(*map(np.asarray, (*inputs, segments, segments)), reach=window // 2 if window else t)
+    want = oracle(*map(np.asarray, (*inputs, segments, segments)), window // 2 if window else t, causal)
     np.testing.assert_allclose(got, want, atol=2e-6)
     places = (segments, segments, positions, positions)
-    _, expected = read_and_pulled(lambda *x: reference.attend(*x, *places, window), inputs, weight, segments)
+    _, expected = read_and_pulled(
+        lambda *x: reference.attend(*x, *places, window, causal=causal), inputs, weight, segments
+    )
     for found, wanted in zip(pulled, expected):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
-# t, longest text, window. 150: one block of 256; 300 in three blocks of 128 with a window; 600 in five of 128.
-@pytest.mark.parametrize("t, longest, window", [(150, 80, 0), (300, 300, 64), (600, 200, 0)])
-def test_splash_is_what_loops_compute_and_so_are_its_gradients(t, longest, window):
+# 150: one block of 256; 300 in three blocks of 128 with a window; 600 in five of 128.
+SPLASH = [(150, 80, 0, False), (300, 300, 64, False), (300, 300, 64, True), (600, 200, 0, True)]
+
+
+@pytest.mark.parametrize("t, longest, window, causal", SPLASH)
+def test_splash_is_what_loops_compute_and_so_are_its_gradients(t, longest, window, causal):
     """In the interpreter of the kernel's language: what a TPU would compute, not that it can."""
-    compared(lambda q, k, v, segments, positions, window: splash.attend(q, k, v, segments, window), t, longest, window)
+
+    def attend(query, key, value, segments, positions, window):
+        return splash.attend(query, key, value, segments, window, causal)
+
+    compared(attend, t, longest, window, causal)
 
 
-@pytest.mark.parametrize("t, longest, window", [(61, 30, 0), (90, 90, 16)])
-def test_the_mask_for_cudnn_is_what_loops_see(t, longest, window):
+@pytest.mark.parametrize("t, longest, window, causal", [(61, 30, 0, False), (90, 90, 16, False), (90, 60, 16, True)])
+def test_the_mask_for_cudnn_is_what_loops_see(t, longest, window, causal):
     """Computed by XLA: the kernel itself needs a GPU."""
-    compared(lambda *x: cudnn.attend(*x, implementation="xla"), t, longest, window)
+    compared(lambda *x: cudnn.attend(*x, causal, implementation="xla"), t, longest, window, causal)
 
 
 LOCAL = {
@@ -109,19 +118,23 @@ def test_each_device_has_its_rows_and_heads(kernel, monkeypatch):
 
 
 def test_cudnn_lowers_for_cuda(monkeypatch):
-    """With the segments as a mask, forward and backward, on each device's rows and heads."""
+    """With the segments as a mask, forward and backward, on each device's rows and heads; causal as it is."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)  # the library is not here
     query = jax.ShapeDtypeStruct((8, 64, 4, 16), jnp.bfloat16)
     places = jax.ShapeDtypeStruct((8, 64), jnp.int32)
 
-    def gradients(*x):
-        return jax.grad(lambda *x: cudnn.attend(*x, 8).astype(jnp.float32).sum(), (0, 1, 2))(*x)
+    def lowered(causal):
+        def gradients(*x):
+            return jax.grad(lambda *x: cudnn.attend(*x, 8, causal).astype(jnp.float32).sum(), (0, 1, 2))(*x)
+
+        traced = jax.jit(gradients).trace(query, query, query, places, places)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
 
     with sharding.activate(sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2}), MeshConfig()):
-        traced = jax.jit(gradients).trace(query, query, query, places, places)
-        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+        text, causal = lowered(False), lowered(True)
+    assert causal.count("CAUSAL") == 2 and "CAUSAL" not in text
     (forward,) = (line for line in text.splitlines() if "@__cudnn$fmhaScaleBiasSoftmax(" in line)
     assert "tensor<2x64x2x16xbf16>, tensor<2x64x2x16xbf16>, tensor<2x64x2x16xbf16>, tensor<2x1x64x64xbf16>" in forward
     assert text.count("@__cudnn$fmhaScaleBiasSoftmaxBackward(") == 1
@@ -136,8 +149,10 @@ CHOICES = [  # what is asked for, the case, what serves
     ("auto", TPU, {"window": 128}, "splash"),
     ("auto", TPU, {"row_length": 128}, "reference"),
     ("auto", TPU, {"dropout": 0.1}, "reference"),
+    ("auto", TPU, {"causal": True}, "splash"),
     ("auto", GPU, {}, "cudnn"),
     ("auto", GPU, {"window": 128}, "cudnn"),
+    ("auto", GPU, {"causal": True}, "cudnn"),
     ("auto", GPU, {"window": 128, "row_length": 2048}, "blocks"),
     ("auto", GPU, {"row_length": 511}, "reference"),
     ("auto", GPU, {"dtype": "float32"}, "reference"),
@@ -145,6 +160,7 @@ CHOICES = [  # what is asked for, the case, what serves
     ("auto", GPU, {"head_size": 160}, "reference"),
     ("auto", CPU, {}, "reference"),
     ("auto", CPU, {"window": 128}, "blocks"),
+    ("auto", CPU, {"window": 128, "row_length": 192, "causal": True}, "blocks"),  # two do not
     ("auto", CPU, {"window": 128, "dropout": 0.1}, "reference"),
     ("auto", CPU, {"window": 128, "row_length": 192}, "reference"),  # three blocks hold the row
     ("auto", Case("metal", 512, 64, "float32", 0), {}, "reference"),

@@ -239,6 +239,34 @@ def test_the_last_layer_at_some_positions_is_the_whole_gathered(switches):
     np.testing.assert_allclose(some[real], np.take_along_axis(whole, at[:, :, None], 1)[real], atol=1e-5)
 
 
+CAUSAL = [
+    {"family": "bert", "local_window": None, "global_every": None, "max_positions": 48},
+    {"max_positions": 48, "remat": "dots"},  # local layers in three blocks of 16, before the last
+]
+
+
+@pytest.mark.parametrize("switches", CAUSAL, ids=["bert", "modernbert"])
+def test_a_causal_position_reads_what_stands_before_it_in_its_text(switches):
+    """A change of one token reaches it and all later ones of its text, and no other."""
+    model, _, params = small(**switches)
+    at = jnp.arange(48)[::-1]  # the last layer is computed at the positions in this order
+    apply = jax.jit(lambda params, batch: model.apply(params, batch, at=jnp.stack([at] * 4), causal=True).hidden[:, at])
+    tokens = np.random.default_rng(4).integers(5, VOCAB, (4, 48))
+    segments = np.repeat([[1, 2, 0]], [20, 25, 3], axis=1).repeat(4, 0)
+    reached = [range(0, 20), range(7, 20), range(19, 20), range(20, 45)]  # by a change of the first of them
+    changed = tokens.copy()
+    for row, of_row in enumerate(reached):
+        changed[row, of_row[0]] = 5 + (tokens[row, of_row[0]] - 4) % (VOCAB - 5)
+    one, other = (np.asarray(apply(params, batches.batch(rows, segments))) for rows in (tokens, changed))
+    for row, of_row in enumerate(reached):
+        np.testing.assert_array_equal(np.flatnonzero((one != other)[row, :45].any(-1)), of_row)
+    wanted = jax.jit(functools.partial(model.apply, causal=True, want=("attention",)))
+    encoded = wanted(params, batches.batch(tokens, segments))
+    np.testing.assert_allclose(encoded.hidden[:, :45], one[:, :45], atol=2e-5)
+    seen = np.asarray(encoded.out["attention"])[..., :45, :] > 0
+    assert not np.triu(seen, 1).any() and np.diagonal(seen, axis1=-2, axis2=-1).all()
+
+
 def test_what_is_computed_again_changes_no_gradient_and_saves_memory():
     """Dropout included: the masks of the second time are those of the first."""
     batch, keys = batches.random_batch(1, 8, 64, VOCAB), jax.random.split(key(), 8)

@@ -19,6 +19,7 @@ class Case:
     dtype: str
     window: int  # 0: a global layer
     dropout: float = 0.0  # of the probabilities
+    causal: bool = False  # a query sees no key that stands after it; every backend can
 
 
 def obstacle(backend: str, case: Case) -> str | None:

@@ -13,9 +13,9 @@ from mlm_jax.kernels.reference import probabilities
 
 __all__ = ["attend", "choose", "probabilities"]
 
-# What `auto` takes on a platform: the first that can serve rows so long (tokens); blocks wherever three of them are
-# shorter than the row, which is where they begin to save on a CPU (benchmarks/RESULTS.md). The lengths are reckoned and
-# not measured. TPU: in rows of 128 the scores of all pairs are few, and a step of the kernel's grid costs more than
+# What `auto` takes on a platform: the first that can serve rows so long (tokens); blocks wherever the keys of one are
+# fewer than the row has, which is where they begin to save on a CPU (benchmarks/RESULTS.md). The lengths are reckoned
+# and not measured. TPU: in rows of 128 the scores of all pairs are few, and a step of the kernel's grid costs more than
 # what little it computes. GPU: a row of 2,048 has ten times the pairs that blocks of a window of 128 compute, which is
 # more than the kernel gains over plain products; in a shorter one it has the window in its mask.
 PREFERRED: dict[str, tuple[tuple[str, int], ...]] = {
@@ -40,26 +40,28 @@ def attend(
     dropout_keys: Key[Array, "b"] | None = None,
     dropout_rate: float = 0.0,
     backend: str = "auto",
+    causal: bool = False,
 ) -> Float[Array, "b q h k"]:
     """Scaled dot-product attention in which a query sees the keys of its own segment, and of a window.
 
-    Positions, which a window needs, are those within the segment. Dropout falls on the probabilities. aligned: query i
-    stands where key i does. backend: which one computes it where it can serve, see `choose`; the results at the padding
-    differ, and are finite.
+    Positions, which a window and causality need, are those within the segment. causal: a query sees no key that stands
+    after it, which of a window leaves the left half. Dropout falls on the probabilities. aligned: query i stands where
+    key i does. backend: which one computes it where it can serve, see `choose`; the results at the padding differ, and
+    are finite.
     Attention Is All You Need (2017), section 3.2.1; the window is that of Longformer (2020), section 3.1.
     """
     b, t, h, k = query.shape
     rate = 0.0 if dropout_keys is None else dropout_rate
-    case = Case(sharding.platform(), t, k, str(query.dtype), window, rate)
+    case = Case(sharding.platform(), t, k, str(query.dtype), window, rate, causal)
     chosen = choose(backend, case, kernels=_can_cut(b, h)) if aligned else "reference"
     if chosen == "blocks":
-        return blocks.attend(query, key, value, key_segments, key_positions, window)
+        return blocks.attend(query, key, value, key_segments, key_positions, window, causal)
     if chosen == "cudnn":
-        return cudnn.attend(query, key, value, key_segments, key_positions, window)
+        return cudnn.attend(query, key, value, key_segments, key_positions, window, causal)
     if chosen == "splash":
-        return splash.attend(query, key, value, key_segments, window)
+        return splash.attend(query, key, value, key_segments, window, causal)
     places = (query_segments, key_segments, query_positions, key_positions)
-    return reference.attend(query, key, value, *places, window, dropout_keys, rate)
+    return reference.attend(query, key, value, *places, window, dropout_keys, rate, causal)
 
 
 def choose(asked: str, case: Case, kernels: bool = True) -> str:
@@ -76,7 +78,7 @@ def choose(asked: str, case: Case, kernels: bool = True) -> str:
     if asked != "auto" and serves(asked):
         return asked
     for backend, shortest in PREFERRED.get(case.platform, ()):
-        saves = backend != "blocks" or 3 * blocks.block_size(case.window) < case.row_length
+        saves = backend != "blocks" or blocks.keys_of_block(case.window, case.causal) < case.row_length
         if serves(backend) and saves and case.row_length >= shortest:
             return backend
     return "reference"

@@ -22,10 +22,12 @@ def attend(
     value: Float[Array, "b t h k"],
     segments: Int[Array, "b t"],
     window: int,
+    causal: bool = False,
 ) -> Float[Array, "b t h k"]:
     """Attention within segments and a window, which may be 0: none. The whole of it on each device's rows and heads.
 
     A segment's tokens stand side by side, so that a window in places of the row is one in positions of the segment.
+    causal: a query sees no key that stands after it, and whole blocks of those are left out.
     The padding, and what fills the row up to whole blocks, sees itself alone. Interpreted on a CPU: slow, for tests.
     """
     t, k = query.shape[1], query.shape[-1]
@@ -36,7 +38,7 @@ def attend(
         return jnp.pad(x, ((0, 0), (0, filled - t), *((0, 0),) * (x.ndim - 2)))
 
     def of_device(query: Array, key: Array, value: Array, segments: Array) -> Array:
-        run = kernel(filled, query.shape[1], window)
+        run = kernel(filled, query.shape[1], window, causal)
         return jax.vmap(run)(query, key, value, splash_attention.SegmentIds(segments, segments))
 
     by_head = (fill(x).swapaxes(1, 2) for x in (query, key, value))
@@ -44,11 +46,16 @@ def attend(
     return run(*by_head, fill(segments)).swapaxes(1, 2)[:, :t]
 
 
-def kernel(t: int, h: int, window: int) -> splash_attention.splash_attention_kernel.SplashAttentionKernel:
+def kernel(
+    t: int, h: int, window: int, causal: bool = False
+) -> splash_attention.splash_attention_kernel.SplashAttentionKernel:
     """The kernel for rows of t tokens, whole blocks, and h heads: (query, key, value [h,t,k], segments) -> [h,t,k]."""
     block = block_size(t, window)
-    reach = (window // 2, window // 2)
-    mask = splash_attention.LocalMask((t, t), reach, offset=0) if window else splash_attention.FullMask((t, t))
+    reach = (window // 2 if window else None, 0 if causal else window // 2)  # to the left, and to the right
+    if window or causal:
+        mask = splash_attention.LocalMask((t, t), reach, offset=0)
+    else:
+        mask = splash_attention.FullMask((t, t))
     blocks = splash_attention.BlockSizes(
         block_q=block,
         block_kv=block,

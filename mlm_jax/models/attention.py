@@ -77,10 +77,12 @@ class SelfAttention(nnx.Module):
         keys: Key[Array, "b"] | None,
         *,
         aligned: bool,
+        causal: bool = False,
     ) -> Float[Array, "b q d"]:
         """What the positions of `x` read from those of `context`; keys are of the dropout on the probabilities.
 
-        aligned: both are the same positions, and any backend may serve.
+        aligned: both are the same positions, and any backend may serve. causal: nothing from positions after
+        their own in the segment.
         """
         read = attention.attend(
             self._turned(self.query(x), places),
@@ -95,14 +97,15 @@ class SelfAttention(nnx.Module):
             dropout_keys=keys,
             dropout_rate=self.dropout_rate,
             backend=self.backend,
+            causal=causal,
         )
         return self.out(read)
 
-    def probabilities(self, x: Float[Array, "b t d"], places: Places) -> Float[Array, "b h t t"]:
+    def probabilities(self, x: Float[Array, "b t d"], places: Places, causal: bool = False) -> Float[Array, "b h t t"]:
         """What each position attends to, before dropout."""
         query, key = (self._turned(projected(x), places) for projected in (self.query, self.key))
         segments, positions = places.segments, places.positions
-        return attention.probabilities(query, key, segments, segments, positions, positions, self.window)
+        return attention.probabilities(query, key, segments, segments, positions, positions, self.window, causal)
 
     def _turned(self, x: Float[Array, "b t h k"], places: Places) -> Float[Array, "b t h k"]:
         return turn(x, places.turns[self.local]) if places.turns else x

@@ -35,6 +35,7 @@ class Attention(SelfAttention):
         at: Int[Array, "b q"] | None,
         keys: Key[Array, "b"] | None,
         reference: bool,
+        causal: bool,
     ) -> Float[Array, "b _ d"]:
         """The states at all positions, or at the positions `at`. reference: by the reference backend."""
         context = self._read(x)
@@ -44,13 +45,13 @@ class Attention(SelfAttention):
             kept = take(x, at) if self.pre else asking
         aligned = at is None and not reference
         keys_inside = fold_in(keys, PROBABILITIES)
-        read = self.attend(asking, context, asking_places, places, keys_inside, aligned=aligned)
+        read = self.attend(asking, context, asking_places, places, keys_inside, aligned=aligned, causal=causal)
         read = dropout(fold_in(keys, ATTENTION_OUTPUT), read, self.output_dropout_rate)
         return kept + read if self.pre else self.norm(kept, read)
 
-    def weights(self, x: Float[Array, "b t d"], places: Places) -> Float[Array, "b h t t"]:
+    def weights(self, x: Float[Array, "b t d"], places: Places, causal: bool = False) -> Float[Array, "b h t t"]:
         """What each position attends to, before dropout."""
-        return self.probabilities(self._read(x), places)
+        return self.probabilities(self._read(x), places, causal)
 
     def _read(self, x: Float[Array, "b s d"]) -> Float[Array, "b s d"]:
         return self.norm(x) if self.pre and not self.bare else x
@@ -93,9 +94,10 @@ class Layer(nnx.Module):
         at: Int[Array, "b q"] | None,
         keys: Key[Array, "b"] | None,
         reference: bool = False,
+        causal: bool = False,
     ) -> Float[Array, "b _ d"]:
         """The new states at all positions, or at the positions `at`, which are all that is computed then.
 
-        reference: attention by the reference backend.
+        reference: attention by the reference backend; causal: it sees nothing that stands later in the segment.
         """
-        return self.ffn(self.attention(x, places, at, keys, reference), keys)
+        return self.ffn(self.attention(x, places, at, keys, reference, causal), keys)

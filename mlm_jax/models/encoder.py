@@ -43,7 +43,7 @@ class Model(NamedTuple):
     """
 
     init: Callable[..., Params]  # init(key) -> params
-    apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto) -> Encoded; the last are optional
+    apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto, causal); those are optional
     logits: Callable[..., Array]  # logits(params, hidden [*b,d]) -> f32[*b,v], v: vocab_size rounded up to 128
     losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m]) -> Losses
     config: ModelConfig
@@ -84,8 +84,8 @@ def assemble(
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
     embeddings(batch, keys, dtype) -> x [b,t,e]; projection(x) -> x [b,t,d], None: e is d; layer(x, places, at, keys,
-    reference) -> x [b,q,d]; norm(x) of the last states, None: they stay as they are; head(hidden, word table) ->
-    Decoding.
+    reference, causal) -> x [b,q,d]; norm(x) of the last states, None: they stay as they are; head(hidden, word table)
+    -> Decoding.
 
     within: the key under which all parameters lie but those of the embeddings, which are another model's.
     """
@@ -128,6 +128,7 @@ def assemble(
         row_keys: Key[Array, "b"] | None = None,
         want: tuple[str, ...] = (),
         upto: int | None = None,
+        causal: bool = False,
     ) -> Encoded:
         """Hidden states [b,q,d] at the positions `at`, or [b,t,d] at all, in the compute type.
 
@@ -136,7 +137,8 @@ def assemble(
         as well, where `at` is None: `hidden` [l+1,b,t,d], the states after the embeddings and after each layer, the
         last one being the result; `attention` f32[l,b,h,t,t], the probabilities before dropout; `attention_received`
         f32[b,t], what the last of the layers that run gives to each token: the sum over the queries of its segment, the
-        mean over heads. It is 1 on average.
+        mean over heads. It is 1 on average. causal: a position sees those before it in its segment, and itself, and no
+        later ones.
         """
         _check_want(want, at)
         count = config.layers if upto is None else upto
@@ -148,11 +150,11 @@ def assemble(
             def layer(weights: Params, x: Array, depth: Int[Array, ""] | int) -> tuple:
                 module = where._replace(weights=weights).module(dtype)
                 keys = fold_in(row_keys, 1 + depth)
-                y = module(x, places, at if final else None, keys, reference="attention" in want)
+                y = module(x, places, at if final else None, keys, reference="attention" in want, causal=causal)
                 y = sharding.constrain(y, "batch", None, None)
                 out = {"hidden": y} if "hidden" in want else {}
                 if "attention" in want:
-                    out["attention"] = module.attention.weights(x, places)
+                    out["attention"] = module.attention.weights(x, places, causal)
                 return y, out
 
             # the backward pass begins with the final layer: what it would free is wanted again at once
@@ -195,7 +197,8 @@ def assemble(
         stacked = [name for name in want if name != "attention_received"]
         gathered = {name: jnp.concatenate([out[name] for out in outs if name in out]) for name in stacked}
         if "attention_received" in want:
-            gathered["attention_received"] = _received(where.module(dtype).attention.weights(entered, places), batch)
+            weights = where.module(dtype).attention.weights(entered, places, causal)
+            gathered["attention_received"] = _received(weights, batch)
         return Encoded(hidden=x, out=gathered)
 
     def decoding(params: Params, hidden: Float[Array, "*b d"]) -> vocabulary.Decoding:
