@@ -43,8 +43,9 @@ def plain_losses(model: Model) -> Model:
         logits = model.logits(params, hidden)
         column = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 2)
         at_target = jnp.where(column == targets[..., None], logits, 0.0).sum(-1)
-        each = jax.nn.logsumexp(logits, -1) - at_target
-        return Losses((each * weights).sum(), each, (logits.argmax(-1) == targets).astype(jnp.float32))
+        log_z = jax.nn.logsumexp(logits, -1)
+        each = log_z - at_target
+        return Losses((each * weights).sum(), each, (logits.argmax(-1) == targets).astype(jnp.float32), log_z)
 
     return model._replace(losses=losses)
 

@@ -29,16 +29,19 @@ def targets_and_weights(seed: int = 1) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(rng.integers(0, USED, (B, M)), jnp.int32), jnp.asarray(rng.random((B, M)), jnp.float32)
 
 
-def plain(decoding: Decoding, targets: jax.Array, weights: jax.Array) -> jax.Array:
-    each = -jnp.take_along_axis(jax.nn.log_softmax(vocabulary.logits(decoding)), targets[..., None], -1)[..., 0]
-    return (weights * each).sum()
+def plain(decoding: Decoding, targets: jax.Array, weights: jax.Array, z_loss: float = 0.0) -> jax.Array:
+    logits = vocabulary.logits(decoding)
+    each = -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1)[..., 0]
+    return (weights * (each + z_loss * jax.nn.logsumexp(logits, -1) ** 2)).sum()
 
 
-def with_gradients(decoding: Decoding, targets: jax.Array, weights: jax.Array, most_mib: int) -> tuple:
+def with_gradients(
+    decoding: Decoding, targets: jax.Array, weights: jax.Array, most_mib: int, z_loss: float = 0.0
+) -> tuple:
     """(losses, gradients of 3 times their total by decoding and weights)."""
 
     def total(decoding, weights):
-        found = losses(decoding, targets, weights, most_mib)
+        found = losses(decoding, targets, weights, most_mib, z_loss)
         return 3 * found.total, found
 
     (_, found), gradients = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(decoding, weights)
@@ -66,11 +69,23 @@ def test_by_hand():
     np.testing.assert_allclose(of_weights, [3 * each], rtol=1e-6)
 
 
-@pytest.mark.parametrize("most_mib", [1, 2], ids=["two pieces", "one piece"])
-def test_losses_and_gradients_are_those_of_plain_logits(most_mib):
+def test_z_loss_by_hand():
+    # the logits ln 1, ln 2, ln 5 have Z = 8; its gradient by a logit is 2 log(Z) times its probability
+    by_bias = Decoding(jnp.zeros((1, 1, 1)), jnp.zeros((3, 1)), jnp.log(jnp.array([1.0, 2.0, 5.0])))
+    found, (gradient, of_weights) = with_gradients(by_bias, jnp.array([[1]]), jnp.array([[2.0]]), 1, 0.1)
+    np.testing.assert_allclose((found.each, found.log_z), ([[np.log(4)]], [[np.log(8)]]), rtol=1e-6)
+    np.testing.assert_allclose(found.total, 2 * (np.log(4) + 0.1 * np.log(8) ** 2), rtol=1e-6)
+    pulled = 1 + 0.2 * np.log(8)
+    np.testing.assert_allclose(gradient.bias, 6 * np.array([pulled / 8, pulled / 4 - 1, pulled * 5 / 8]), rtol=1e-6)
+    np.testing.assert_allclose(of_weights, [[3 * (np.log(4) + 0.1 * np.log(8) ** 2)]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("most_mib, z_loss", [(1, 0.0), (1, 0.01), (2, 0.01)])
+def test_losses_and_gradients_are_those_of_plain_logits(most_mib, z_loss):
+    """In two pieces, and in one."""
     given, (targets, weights) = decoding(), targets_and_weights()
-    found, gradients = with_gradients(given, targets, weights, most_mib)
-    total, expected = jax.value_and_grad(plain, (0, 2))(given, targets, weights)
+    found, gradients = with_gradients(given, targets, weights, most_mib, z_loss)
+    total, expected = jax.value_and_grad(plain, (0, 2))(given, targets, weights, z_loss)
     np.testing.assert_allclose(found.total, total, rtol=1e-5)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 3 * y, rtol=1e-4, atol=1e-5), gradients, expected)
     best = vocabulary.logits(given).argmax(-1)
@@ -79,7 +94,9 @@ def test_losses_and_gradients_are_those_of_plain_logits(most_mib):
     # what stands for no id has probability 0, to the last bit
     assert not np.asarray(gradients[0].table)[USED:].any() and not np.asarray(gradients[0].bias)[USED:].any()
     # without differentiation
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), losses(given, targets, weights, 1), found)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), losses(given, targets, weights, 1, z_loss), found
+    )
 
 
 def test_bfloat16_sums_in_float32():
@@ -96,7 +113,7 @@ def test_bfloat16_sums_in_float32():
 
 def test_a_mesh_changes_nothing_and_sums_the_table_once():
     given, (targets, weights) = decoding(), targets_and_weights()
-    expected = with_gradients(given, targets, weights, 2)
+    expected = with_gradients(given, targets, weights, 2, 0.01)
     mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2})
     rows, columns = sharding.batch_sharding(mesh), jax.NamedSharding(mesh, jax.P("tensor"))
     given = Decoding(*(jax.device_put(x, where) for x, where in zip(given, (rows, columns, columns))))
@@ -104,8 +121,8 @@ def test_a_mesh_changes_nothing_and_sums_the_table_once():
     # 2 rows and 2048 columns a device, 11 places: 0.17 MiB of logits, in pieces of 2 x 1/64 MiB at most
     with pytest.MonkeyPatch.context() as patch, sharding.activate(mesh, MeshConfig()):
         patch.setattr(vocabulary, "MIB", 1 << 14)
-        found = with_gradients(given, targets, weights, 2)
-        text = jax.jit(lambda *x: with_gradients(*x, 2)).lower(given, targets, weights).compile().as_text()
+        found = with_gradients(given, targets, weights, 2, 0.01)
+        text = jax.jit(lambda *x: with_gradients(*x, 2, 0.01)).lower(given, targets, weights).compile().as_text()
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
     assert " while(" in text
     lines = re.findall(r"= (.*) (all-reduce|all-gather|reduce-scatter|all-to-all)(?:-start)?\(", text)

@@ -25,9 +25,12 @@ class Decoding(NamedTuple):
 class Losses(NamedTuple):
     """Of targets [b,m]: -log softmax(logits)[target], in nats and float32, and what follows from the same logits."""
 
-    total: Float[Array, ""]  # the weighted sum of the losses; it alone has a gradient
-    each: Float[Array, "b m"]
+    total: Float[
+        Array, ""
+    ]  # the weighted sum of the losses, and of the z-loss if there is one; it alone has a gradient
+    each: Float[Array, "b m"]  # without the z-loss
     hits: Float[Array, "b m"]  # 1 where the target is what an argmax of the logits gives
+    log_z: Float[Array, "b m"]  # logarithm of the sum of the exponentials of the logits
 
 
 def logits(decoding: Decoding) -> Float[Array, "*b v"]:
@@ -47,8 +50,10 @@ def piece_mib(given: int) -> int:
     return given or (32 if sharding.platform() == "cpu" else 512)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def losses(decoding: Decoding, targets: Int[Array, "b m"], weights: Float[Array, "b m"], most_mib: int) -> Losses:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def losses(
+    decoding: Decoding, targets: Int[Array, "b m"], weights: Float[Array, "b m"], most_mib: int, z_loss: float = 0.0
+) -> Losses:
     """Losses of the logits, of which a device holds `most_mib` MiB at once; pieces are cut along m.
 
     Under differentiation each piece makes its part of the gradient while its logits are there, scaled by the weights,
@@ -56,30 +61,35 @@ def losses(decoding: Decoding, targets: Int[Array, "b m"], weights: Float[Array,
     computed again. So does the fused linear cross entropy of Liger Kernel (Hsu et al. 2024, section 3.2). The products
     of the gradient round it to the compute type, see `product`; sums are float32. Beside the logits a device holds what
     the compiler makes of them, on a CPU about three times as much.
+
+    z_loss: `total` has so many times log(Z)^2 of each target as well, where Z is the sum of the exponentials of its
+    logits, which keeps Z near 1. PaLM (Chowdhery et al. 2022), section 5.
     """
 
     def piece(_: None, inputs: tuple) -> tuple[None, tuple]:
-        _, _, each, hits = _of_piece(decoding, *inputs[:2])
-        return None, (each, hits)
+        return None, _of_piece(decoding, *inputs[:2])[1:]
 
-    _, (each, hits) = jax.lax.scan(piece, None, _cut(decoding, targets, weights, most_mib))
-    return _result(targets, weights, each, hits)
+    _, of_targets = jax.lax.scan(piece, None, _cut(decoding, targets, weights, most_mib))
+    return _result(targets, weights, of_targets, z_loss)
 
 
-def _forward(decoding: Decoding, targets: Array, weights: Array, most_mib: int) -> tuple[Losses, tuple]:
+def _forward(decoding: Decoding, targets: Array, weights: Array, most_mib: int, z_loss: float) -> tuple[Losses, tuple]:
     table = decoding.table
     v, d = table.shape
 
     def piece(carry: tuple, inputs: tuple) -> tuple[tuple, tuple]:
         states, target, weight = inputs
-        out, log_sum, each, hits = _of_piece(decoding, states, target)
-        gradient = (jnp.exp(out - log_sum[..., None]) - _is_target(out, target)) * weight[..., None]
+        out, each, hits, log_z = _of_piece(decoding, states, target)
+        probabilities = jnp.exp(out - log_z[..., None])
+        if z_loss:
+            probabilities *= 1 + 2 * z_loss * log_z[..., None]  # they are the gradient of log(Z)
+        gradient = (probabilities - _is_target(out, target)) * weight[..., None]
         narrow = gradient.astype(states.dtype)
         to_states = jnp.einsum("nbmv,vd->nbmd", narrow, table)
         # [d, v], and turned once at the end: a CPU takes up to twice the time for [v, d]
         to_table = jnp.einsum("nbmd,nbmv->ndv", states, narrow, preferred_element_type=jnp.float32)
         sums = sharding.constrain(to_table, "batch", None, "vocab"), gradient.sum((1, 2))
-        return jax.tree.map(jnp.add, carry, sums), (each, hits, to_states)
+        return jax.tree.map(jnp.add, carry, sums), ((each, hits, log_z), to_states)
 
     n = sharding.parts("batch")
     start = (
@@ -87,15 +97,15 @@ def _forward(decoding: Decoding, targets: Array, weights: Array, most_mib: int) 
         sharding.constrain(jnp.zeros((n, v)), "batch", "vocab"),
     )
     pieces = _cut(decoding, targets, weights, most_mib)
-    (to_table, to_bias), (each, hits, to_states) = jax.lax.scan(piece, start, pieces)
+    (to_table, to_bias), (of_targets, to_states) = jax.lax.scan(piece, start, pieces)
     # one sum over the devices for all pieces; the barrier keeps the turn out of the product
     to_table = jax.lax.optimization_barrier(to_table).sum(0).T
     gradient = Decoding(_join(to_states, targets), to_table.astype(table.dtype), to_bias.sum(0))
-    result = _result(targets, weights, each, hits)
-    return result, (gradient, result.each)
+    result = _result(targets, weights, of_targets, z_loss)
+    return result, (gradient, _penalised(result.each, result.log_z, z_loss))
 
 
-def _backward(most_mib: int, residuals: tuple, cotangents: Losses) -> tuple:
+def _backward(most_mib: int, z_loss: float, residuals: tuple, cotangents: Losses) -> tuple:
     gradient, each = residuals
     scale = cotangents.total
     of_decoding = jax.tree.map(lambda x: (scale * x.astype(jnp.float32)).astype(x.dtype), gradient)
@@ -106,16 +116,16 @@ losses.defvjp(_forward, _backward)
 
 
 def _of_piece(decoding: Decoding, states: Float[Array, "n b m d"], targets: Int[Array, "n b m"]) -> tuple[Array, ...]:
-    """Logits [n,b,m,v]; the logarithm of the sum of their exponentials, loss, and hit [n,b,m]."""
+    """Logits [n,b,m,v]; loss, hit, and the logarithm of the sum of the exponentials of the logits [n,b,m]."""
     out = jnp.einsum("nbmd,vd->nbmv", states, decoding.table, preferred_element_type=jnp.float32)
     out = sharding.constrain(out + jnp.broadcast_to(decoding.bias, out.shape), "batch", None, None, "vocab")
     highest = out.max(-1)
-    log_sum = jnp.log(jnp.exp(out - highest[..., None]).sum(-1)) + highest
+    log_z = jnp.log(jnp.exp(out - highest[..., None]).sum(-1)) + highest
     # a sum over the vocabulary instead of a gather: it stays local where the vocabulary is sharded
     at_target = jnp.where(_is_target(out, targets), out, 0.0).sum(-1)
     # argmax by two plain reductions; jnp.argmax itself takes a CPU nearly as long as a product
     first = jnp.where(out == highest[..., None], _column(out), out.shape[-1]).min(-1)
-    return out, log_sum, log_sum - at_target, (first == targets).astype(jnp.float32)
+    return out, log_z - at_target, (first == targets).astype(jnp.float32), log_z
 
 
 def _column(out: Float[Array, "n b m v"]) -> Int[Array, "n b m v"]:
@@ -152,6 +162,10 @@ def _join(x: Array, targets: Int[Array, "b m"]) -> Array:
     return jnp.moveaxis(x, 0, 2).reshape(b, -1, *x.shape[4:])[:, :m]
 
 
-def _result(targets: Array, weights: Array, each: Array, hits: Array) -> Losses:
-    each, hits = _join(each, targets), _join(hits, targets)
-    return Losses((each * weights).sum(), each, hits)
+def _result(targets: Array, weights: Array, of_targets: tuple[Array, Array, Array], z_loss: float) -> Losses:
+    each, hits, log_z = (_join(x, targets) for x in of_targets)
+    return Losses((_penalised(each, log_z, z_loss) * weights).sum(), each, hits, log_z)
+
+
+def _penalised(each: Float[Array, "b m"], log_z: Float[Array, "b m"], z_loss: float) -> Float[Array, "b m"]:
+    return each + z_loss * jnp.square(log_z) if z_loss else each

@@ -45,7 +45,7 @@ class Model(NamedTuple):
     init: Callable[..., Params]  # init(key) -> params
     apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto, causal); those are optional
     logits: Callable[..., Array]  # logits(params, hidden [*b,d]) -> f32[*b,v], v: vocab_size rounded up to 128
-    losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m]) -> Losses
+    losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m], z_loss)
     config: ModelConfig
     vocab_size: int
     generator: "Model | None" = None
@@ -212,11 +212,18 @@ def assemble(
         return sharding.constrain(out, "batch", *(None,) * (out.ndim - 2), "vocab")
 
     def losses(
-        params: Params, hidden: Float[Array, "b m d"], targets: Int[Array, "b m"], weights: Float[Array, "b m"]
+        params: Params,
+        hidden: Float[Array, "b m d"],
+        targets: Int[Array, "b m"],
+        weights: Float[Array, "b m"],
+        z_loss: float = 0.0,
     ) -> Losses:
-        """Losses and hits of targets by the same logits, of which `logits_mib` are held at once."""
+        """Losses and hits of targets by the same logits, of which `logits_mib` are held at once.
+
+        z_loss: so many times the square of the logarithm of their sum is part of the total; see `vocabulary.losses`.
+        """
         most_mib = vocabulary.piece_mib(config.logits_mib)
-        return vocabulary.losses(decoding(params, hidden), targets, weights, most_mib)
+        return vocabulary.losses(decoding(params, hidden), targets, weights, most_mib, z_loss)
 
     return Model(init, apply, logits, losses, config, vocab_size)
 
