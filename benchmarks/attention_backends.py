@@ -52,7 +52,7 @@ def stepper(config: Config):
     import jax
 
     from mlm_jax import config as config_module
-    from mlm_jax import data, optim, sharding, state, step
+    from mlm_jax import data, keys, optim, sharding, state, step
     from mlm_jax.models import build
 
     vocabulary = bench.vocabulary_of(config)
@@ -61,10 +61,10 @@ def stepper(config: Config):
         derived = config_module.check(config, jax.device_count(), 1, manifest, jax.default_backend())
         mesh = sharding.make_mesh(derived.mesh)
         model, optimizer = build(config.model, derived.vocab_size), optim.optimizer(config.optimizer, config.steps)
-        train_step, roots = step.make_train_step(model, optimizer, vocabulary, config, mesh), step.roots(0)
+        train_step, roots = step.make_train_step(model, optimizer, vocabulary, config, mesh), keys.roots(0)
         batches = data.train_batches(folder, manifest, config, 0, sharding.batch_sharding(mesh, leading=1))
         with contextlib.closing(batches), sharding.activate(mesh, config.mesh):
-            now = state.create(model, optimizer, mesh, config.mesh, step.root(0, step.INIT_ROOT))
+            now = state.create(model, optimizer, mesh, config.mesh, keys.root(0, keys.INIT))
 
             def run(steps: int) -> float:
                 nonlocal now

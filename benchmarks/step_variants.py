@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm_jax import optim, runtime, sharding, state, step
+from mlm_jax import keys, optim, runtime, sharding, state, step
 from mlm_jax.batch import Batch
 from mlm_jax.cli.bench import SPECIAL
 from mlm_jax.config import Config, DataConfig, MaskConfig, ModelConfig
@@ -90,8 +90,8 @@ def make(case: tuple, name: str) -> tuple[Callable, list]:
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
     built, update = of_model(build(config.model, ids)), optim.optimizer(config.optimizer, config.steps)
     with sharding.activate(mesh, config.mesh), within():
-        now = state.create(built, update, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
-        arguments = [now, jax.device_put(batch, sharding.batch_sharding(mesh, 1)), step.roots(config.seed)]
+        now = state.create(built, update, mesh, config.mesh, keys.root(config.seed, keys.INIT))
+        arguments = [now, jax.device_put(batch, sharding.batch_sharding(mesh, 1)), keys.roots(config.seed)]
         jitted = step.make_train_step(built, update, vocabulary, config, mesh)
         return jitted.lower(*arguments).compile(), arguments
 

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
-from jaxtyping import Array, Key
 
-from mlm_jax import masking
+from mlm_jax import keys, masking, order
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config, ConfigError, MaskConfig
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles
@@ -260,19 +259,21 @@ def asked(vocabulary: Vocabulary, config: MaskConfig, steps: int, step: int, fed
 
 
 def auditor(
-    make: Callable[..., Masked], vocabulary: Vocabulary, config: Config, key: Key[Array, ""], sharding: NamedSharding
+    make: Callable[..., Masked], vocabulary: Vocabulary, config: Config, roots: keys.Roots, sharding: NamedSharding
 ) -> Callable[[Batch, int, dict, dict], Audit]:
     """`audit(batch [k,b,t], step, params, feedback)`: the masks of this process's rows are made once more, and audited.
 
-    make: as `feedback.make_mask` gives it; key: the mask root; sharding: of the batch's arrays; step: 0, 1, ... Masks
+    make: as `feedback.make_mask` gives it; roots: of the run; sharding: of the batch's arrays; step: 0, 1, ... Masks
     that depend on the model are those of the parameters given.
     """
     make = jax.jit(make, out_shardings=sharding)
+    read = jax.jit(lambda batch: order.as_read(roots["order"], batch, config), out_shardings=sharding)
 
     def audit(batch: Batch, step: int, params: dict, feedback: dict) -> Audit:
         rate = float(feedback["rate"]) if "rate" in feedback else None
         counted = asked(vocabulary, config.mask, config.steps, step, rate)
-        counted.add_parts(_parts((batch, make(jnp.int32(step), key, batch, params, feedback))))
+        batch = read(batch)
+        counted.add_parts(_parts((batch, make(jnp.int32(step), roots["mask"], batch, params, feedback))))
         return counted
 
     return audit

@@ -134,7 +134,7 @@ def load_model(
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
     if step is not None and (found_wrong := problem(folder_of(workdir, step))):
         raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
-    model = build(config.model, config.model.vocab_size or tokenizer.size)
+    model = build(config.model, config.model.vocab_size or tokenizer.size, config.objectives)
     return model, read_part(workdir, found, "params", sharding), tokenizer
 
 

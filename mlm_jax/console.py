@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from mlm_jax import flops
@@ -9,6 +10,8 @@ from mlm_jax.config import Config, Derived, MaskConfig, OptimizerConfig, resolve
 from mlm_jax.metrics import duration, short
 from mlm_jax.optim import frozen
 from mlm_jax.timing import percentiles
+
+BESIDE = ("unigram_loss", "chance")  # what a result is measured by
 
 
 def startup(
@@ -99,12 +102,22 @@ def print_config(config: Config, derived: Derived, rates: list[tuple]) -> str:
 
 
 def evaluation_line(name: str, result: dict[str, float | int]) -> str:
-    """One set's result beside that of guessing by unigram frequency."""
-    shuffled = f", shuffled context {result['shuffled_loss']:.3f}" if "shuffled_loss" in result else ""
-    return (
-        f"eval {name}: loss {result['loss']:.3f} (unigram {result['unigram_loss']:.3f}{shuffled}),"
-        f" perplexity {result['perplexity']:.2f}, accuracy {result['accuracy']:.1%}, {short(result['targets'])} targets"
-    )
+    """One set's results: of masked tokens beside those of guessing by unigram frequency, then of other objectives."""
+    parts = []
+    if "loss" in result:
+        shuffled = f", shuffled context {result['shuffled_loss']:.3f}" if "shuffled_loss" in result else ""
+        parts.append(
+            f"loss {result['loss']:.3f} (unigram {result['unigram_loss']:.3f}{shuffled}), perplexity"
+            f" {result['perplexity']:.2f}, accuracy {result['accuracy']:.1%}, {short(result['targets'])} targets"
+        )
+    for prefix in [key.removesuffix("loss") for key in result if re.fullmatch(r"[a-z]+_loss", key)]:
+        of = prefix.rstrip("_")
+        if f"{prefix}targets" in result:
+            beside = [f"{key.partition('_')[0]} {result[prefix + key]:.3f}" for key in BESIDE if prefix + key in result]
+            known = f" ({', '.join(beside)})" if beside else ""
+            accuracy, targets = result[f"{prefix}accuracy"], short(result[f"{prefix}targets"])
+            parts.append(f"{of} loss {result[f'{prefix}loss']:.3f}{known}, accuracy {accuracy:.1%} of {targets}")
+    return f"eval {name}: {'; '.join(parts)}"
 
 
 def pace_line(seconds: Sequence[float], waits: Sequence[float], goodput: float) -> str:

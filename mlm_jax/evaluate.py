@@ -12,54 +12,92 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key
 
-from mlm_jax import data, masking, sharding
+from mlm_jax import data, keys, masking, order, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config
+from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models import Model
-from mlm_jax.step import EVALUATION_ROOT, root
+from mlm_jax.objectives import OBJECTIVES, Passes, Rows, names_of, next_tokens
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles, unigram_losses
 
 Means = dict[str, float | int]
 
 
-def make_mask(vocabulary: Vocabulary, config: Config) -> Callable[[Batch], Masked]:
-    """The masks of evaluation: they depend on `config.evaluate.seed` and the row alone, MASK at every place."""
-    fixed, key = masking.fixed(config.mask), root(config.evaluate.seed, EVALUATION_ROOT)
+def make_mask(vocabulary: Vocabulary, config: Config, root: str = "mask") -> Callable[[Batch], Masked]:
+    """The masks of evaluation: they depend on `config.evaluate.seed` and the row alone, MASK at every place.
+
+    root: `view` for those of the other view, see `keys.roots`.
+    """
+    fixed, key = masking.fixed(config.mask), keys.evaluation_roots(config.evaluate.seed)[root]
     return lambda batch: masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
 
 
 def make_evaluation_step(
     model: Model, vocabulary: Vocabulary, config: Config, shuffle_context: bool = False
 ) -> Callable[[dict, Batch], dict[str, Array]]:
-    """The jitted `step(params, batch [b,t]) -> {count, loss, accuracy, unigram_loss}`, sums over the targets.
+    """The jitted `step(params, batch [b,t]) -> {count, loss, accuracy, unigram_loss, ...}`, sums over the targets.
 
-    And `decile_loss` and `decile_count` [10], by frequency decile of the target.
-    The masks depend on `config.evaluate.seed` and the row alone. shuffle_context: the tokens that are not selected
-    change places within their row first; what a model loses by it is what it had from their order.
+    And `decile_loss` and `decile_count` [10], by frequency decile of the target; of each other objective its sums and
+    count, such as `nsp/loss` and `nsp/count`. Masks, the order of pairs and other views depend on
+    `config.evaluate.seed` and the row alone. shuffle_context: of masked tokens alone; the tokens that are not selected
+    change places within their row first, and what a model loses by it is what it had from their order.
     """
-    mask, key = make_mask(vocabulary, config), root(config.evaluate.seed, EVALUATION_ROOT)
-    unigram, deciles = unigram_losses(vocabulary), frequency_deciles(vocabulary)
+    names = MLM if shuffle_context else names_of(config.objectives)
+    roots = keys.evaluation_roots(config.evaluate.seed)
+    mask, other_mask = (make_mask(vocabulary, config, root) for root in ("mask", "view"))
+    contrastive = "contrastive" in names
+    by_dropout = contrastive and config.objectives.contrastive.view == "dropout"
 
     @jax.jit
     def step(params: dict, batch: Batch) -> dict[str, Array]:
+        batch = order.as_read(roots["order"], batch, config)
         masked = mask(batch)
-        inputs = shuffle(key, batch, masked, vocabulary) if shuffle_context else masked.inputs
-        encoded = model.apply(params, dataclasses.replace(batch, tokens=inputs), at=masked.indices)
-        losses = model.losses(params, encoded.hidden, masked.targets, masked.weights)
-        per_target = {
-            "loss": losses.each,
-            "accuracy": losses.hits,
-            "unigram_loss": jnp.asarray(unigram)[masked.targets],
-        }
-        sums = {name: (value * masked.weights).sum() for name, value in per_target.items()}
-        decile = jax.nn.one_hot(jnp.asarray(deciles)[masked.targets] - 1, DECILES)
-        by_decile = {
-            "decile_loss": jnp.einsum("bm,bmn->n", per_target["loss"] * masked.weights, decile),
-            "decile_count": jnp.einsum("bm,bmn->n", masked.weights, decile),
-        }
-        return {"count": masked.weights.sum(), **sums, **by_decile}
+        if shuffle_context:
+            masked = dataclasses.replace(masked, inputs=shuffle(roots["mask"], batch, masked, vocabulary))
+        rows = Rows(batch, masked, other_mask(batch) if contrastive and not by_dropout else None)
+        passes = Passes(model, params, rows, config, names, roots, drops=False, also_other=by_dropout)
+        found = {}
+        for name in names:
+            if name in OF_TOKENS:
+                count, sums = OF_TOKENS[name](passes, vocabulary)
+            else:
+                count, sums = OBJECTIVES[name].count(config, batch, masked), OBJECTIVES[name].sums(passes)
+            prefix = "" if name == "mlm" else f"{name}/"
+            found |= {f"{prefix}{key}": value for key, value in {"count": count, **sums}.items()}
+        return found
 
     return step
+
+
+def _mlm(passes: Passes, vocabulary: Vocabulary) -> tuple[Array, dict[str, Array]]:
+    masked = passes.rows.masked
+    losses = passes.model.losses(passes.params, passes.selected, masked.targets, masked.weights)
+    decile = jax.nn.one_hot(jnp.asarray(frequency_deciles(vocabulary))[masked.targets] - 1, DECILES)
+    by_decile = {
+        "decile_loss": jnp.einsum("bm,bmn->n", losses.each * masked.weights, decile),
+        "decile_count": jnp.einsum("bm,bmn->n", masked.weights, decile),
+    }
+    sums = _of_tokens(losses, masked.targets, masked.weights, vocabulary)
+    return masked.weights.sum(), {**sums, **by_decile}
+
+
+def _causal(passes: Passes, vocabulary: Vocabulary) -> tuple[Array, dict[str, Array]]:
+    """Over ordinary tokens alone, which guessing by frequency is a measure for; not over the ends of segments."""
+    targets, weights = next_tokens(passes.rows.batch)
+    ordinary = np.isin(np.arange(vocabulary.size), vocabulary.ordinary).astype(np.float32)
+    weights = weights * jnp.asarray(ordinary)[targets]
+    losses = passes.model.losses(passes.params, passes.causal, targets, weights)
+    return weights.sum(), _of_tokens(losses, targets, weights, vocabulary)
+
+
+def _of_tokens(losses: Losses, targets: Array, weights: Array, vocabulary: Vocabulary) -> dict[str, Array]:
+    unigram = jnp.asarray(unigram_losses(vocabulary))[targets]
+    per_target = {"loss": losses.each, "accuracy": losses.hits, "unigram_loss": unigram}
+    return {name: (value * weights).sum() for name, value in per_target.items()}
+
+
+OF_TOKENS = {"mlm": _mlm, "causal": _causal}  # of which evaluation tells more than training
+MLM = ("mlm",)
 
 
 def shuffle(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Int[Array, "b t"]:
@@ -80,18 +118,24 @@ def shuffle(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocab
 def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batches: Iterable[Batch]) -> Means:
     """Means over all targets of all batches: loss, perplexity, accuracy, unigram_loss, and their number, targets.
 
-    And loss_decile_1 to loss_decile_10 for the frequency deciles that have a target, 1 being the most frequent. Sums in
-    float64 on the host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
+    And loss_decile_1 to loss_decile_10 for the frequency deciles that have a target, 1 being the most frequent. Of each
+    other objective its means, such as nsp_loss and nsp_accuracy, and their number, nsp_targets. Sums in float64 on the
+    host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
     """
     totals: dict[str, np.ndarray] = {}
     for batch in batches:
         for name, value in jax.device_get(step(params, batch)).items():
             totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
-    count = float(totals.pop("count", 0.0))
     sums, counts = totals.pop("decile_loss", np.zeros(0)), totals.pop("decile_count", np.zeros(0))
-    means = {name: float(value) / count if count else 0.0 for name, value in totals.items()}
-    deciles = {f"loss_decile_{i}": float(s / c) for i, (s, c) in enumerate(zip(sums, counts), start=1) if c}
-    return {"targets": int(count), **means, "perplexity": math.exp(min(means.get("loss", 0.0), 700.0)), **deciles}
+    numbers = {name.removesuffix("count"): float(totals.pop(name)) for name in list(totals) if name.endswith("count")}
+    found: Means = {}
+    for prefix, count in numbers.items():
+        own = [name for name in totals if name.rpartition("/")[0] == prefix.rstrip("/")]
+        means = {name: float(totals[name]) / count if count else 0.0 for name in own}
+        found |= {name.replace("/", "_"): value for name, value in {f"{prefix}targets": int(count), **means}.items()}
+    if "loss" in found:
+        found["perplexity"] = math.exp(min(found["loss"], 700.0))
+    return found | {f"loss_decile_{i}": float(s / c) for i, (s, c) in enumerate(zip(sums, counts), start=1) if c}
 
 
 def make_evaluation(
@@ -105,10 +149,11 @@ def make_evaluation(
 ) -> Callable[..., dict[str, Means]]:
     """`evaluation(params, shuffled=False) -> {set: means}` over the rows of a split of each corpus that has any.
 
-    shuffled: also the loss with shuffled context, `shuffled_loss`.
+    shuffled: also the loss of masked tokens with shuffled context, `shuffled_loss`.
     """
     plain = make_evaluation_step(model, vocabulary, config)
-    with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True)
+    masked = config.objectives.mlm.weight > 0
+    with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True) if masked else None
     sources = [corpus["source"] for corpus in manifest["corpora"]]
     sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"][split]["rows"]]
     placed = sharding.batch_sharding(mesh)
@@ -117,7 +162,7 @@ def make_evaluation(
         results = {}
         for i in sets:
             result = evaluate(plain, params, data.evaluation_batches(folder, manifest, config, i, placed, split))
-            if shuffled:
+            if shuffled and with_shuffled:
                 batches = data.evaluation_batches(folder, manifest, config, i, placed, split)
                 result["shuffled_loss"] = evaluate(with_shuffled, params, batches)["loss"]
             results[set_names(sources)[i]] = result

@@ -11,19 +11,22 @@ from mlm_jax import convert, tree
 from mlm_jax.checkpoint import differences, listed, load_model, newest
 from mlm_jax.config import Config, ConfigError, hub
 from mlm_jax.convert.files import weight_files
+from mlm_jax.keys import INIT, root
 from mlm_jax.models import Model
-from mlm_jax.step import INIT_ROOT, root
+from mlm_jax.models.encoder import HEADS
 from mlm_jax.tokenizer import Tokenizer
 
 KEY = "config.init_from"
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 
-def params_from(source: str, model: Model, tokenizer: Tokenizer, say: Callable[[str], None]) -> tree.PyTree:
-    """Parameters f32 of `model` on the host, from the model at `source`, a hub folder or a workdir.
+def params_from(config: Config, model: Model, tokenizer: Tokenizer, say: Callable[[str], None]) -> tree.PyTree:
+    """Parameters f32 of `model` on the host, from the model at `init_from`, a hub folder or a workdir.
 
-    Raises ConfigError, naming what differs first, where the two are of different shape.
+    Heads that it lacks are drawn by the seed; those that no objective needs are left out. Raises ConfigError, naming
+    what differs first, where the two are of different shape.
     """
+    source = config.init_from
     path = Path(source).expanduser()
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     old_model, params, old = load_model(path, step_of(path), here)
@@ -39,15 +42,30 @@ def params_from(source: str, model: Model, tokenizer: Tokenizer, say: Callable[[
         params = convert.with_rows(params, old_model.vocab_size, sources)
     else:
         say(f"begins with {path}")
+    params = with_heads(params, model, config, say)
     check_shapes(params, model, source)
     return params
+
+
+def with_heads(params: tree.PyTree, model: Model, config: Config, say: Callable[[str], None]) -> tree.PyTree:
+    """The parameters with the heads of `model`: those that are there, else drawn; and none besides."""
+    wanted = jax.eval_shape(model.init, jax.random.key(0))
+    new = [name for name in HEADS if name in wanted and name not in params]
+    left = [name for name in HEADS if name in params and name not in wanted]
+    if left:
+        say(f"  no objective needs its {' and '.join(left)}")
+    if not new:
+        return {name: part for name, part in params.items() if name not in left}
+    say(f"  new: {' and '.join(new)}")
+    drawn = jax.device_get(jax.jit(model.init)(root(config.seed, INIT)))
+    return {name: params[name] if name in params else drawn[name] for name in wanted}
 
 
 def params_at_start(config: Config, model: Model, tokenizer: Tokenizer) -> tree.PyTree:
     """What a run begins with: drawn by its seed, or the parameters of `init_from`."""
     if config.init_from:
-        return params_from(config.init_from, model, tokenizer, lambda line: None)
-    return jax.jit(model.init)(root(config.seed, INIT_ROOT))
+        return params_from(config, model, tokenizer, lambda line: None)
+    return jax.jit(model.init)(root(config.seed, INIT))
 
 
 def step_of(path: Path) -> int | None:

@@ -15,9 +15,10 @@ from pathlib import Path
 import jax
 
 from mlm_jax import flops
-from mlm_jax.config import Config, Derived
+from mlm_jax.config import Config, Derived, together
 from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
+from mlm_jax.objectives import CAUSAL, names_of
 from mlm_jax.timing import Clock, Throughput
 
 LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
@@ -136,8 +137,17 @@ class Logbook:
         if self.seconds:
             self.progress.message(pace_line(self.seconds, self.waits, self.clock.goodput))
         for name, result in results.items():
-            if not math.isfinite(result["loss"]):
-                raise FloatingPointError(f"step {number}: the loss on {name} is {result['loss']}")
+            for key, value in result.items():
+                if key.endswith("loss") and not math.isfinite(value):
+                    raise FloatingPointError(f"step {number}: the {key} on {name} is {value}")
+
+    def _by_objective(self, values: dict) -> dict:
+        """`train/nsp/loss` and the like, of the objectives that this step trained."""
+        causal = bool(values.get("causal_step", "causal/loss" in values))
+        names = CAUSAL if causal else together(self.config.objectives)
+        own = [key for key in values if key.rpartition("/")[0] in names]
+        several = len(names_of(self.config.objectives)) > 1
+        return {f"train/{key}": values[key] for key in own if several or not key.endswith("/weight")}
 
     def close(self) -> None:
         for file in (*self.files, self.samples):
@@ -176,8 +186,7 @@ class Logbook:
                 "mask/hash": values["mask_hash"],
                 "throughput/tokens_per_second": speed,
                 "throughput/mfu": mfu,
-                "train/mlm/loss": values["mlm/loss"],
-                "train/mlm/accuracy": values["mlm/accuracy"],
+                **self._by_objective(values),
                 "time/step": seconds,
                 "time/input_wait": waited,
                 "time/goodput": self.clock.goodput,

@@ -25,7 +25,7 @@ COLORS = {MASKED: "\x1b[30;44m", RANDOM: "\x1b[30;43m", KEPT: "\x1b[30;42m", SPE
 LABELS = {  # what `pairs` of the manifest says -> label -> what it means
     "none": {-1: ""},
     "next": {-1: "", 0: "label 0, follows", 1: "label 1, random"},
-    "order": {-1: "", 0: "label 0, in order"},
+    "order": {-1: "", 0: "label 0, in order", 1: "label 1, swapped"},
 }
 TIE = "‿"  # between the words of a phrase
 END = "\x1b[0m"
@@ -74,13 +74,15 @@ def rows(
     tokenizer: Tokenizer,
     vocabulary: Vocabulary,
     asked: Sequence,
+    read: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> list[Row]:
     """The training rows `asked` for, (row, visit) pairs, under the masks that training gives them there.
 
     A row under a mask is a function of the seed, the row, the visit and the rate, so this is what the run sees.
-    mask: what training makes of a batch [b,t].
+    read: what training sees of a batch [b,t]; mask: what it makes of that.
     """
     batch = jax.tree.map(jnp.asarray, data.Shards(folder, manifest, "train").batch(np.array(asked, np.int64)))
+    batch = read(batch)
     masked = mask(batch)
     inputs, selected = np.asarray(masked.inputs), np.asarray(masked.selected)
     maskable = np.asarray(masking.maskable(batch.tokens, batch.segments, vocabulary))

@@ -54,9 +54,9 @@ def make_samples(
     Each is {"set": name, "tokens": [piece, ...], "masked": [{"place": index into tokens, "target": piece,
     "guesses": [[piece, probability], ... best first]}]}. Texts and masks are those of evaluation: they depend on
     `config.evaluate.seed` and the rows alone. All processes get the same answer; call it on all of them, within
-    `sharding.activate(mesh, config.mesh)`. Without held-out rows, an empty list.
+    `sharding.activate(mesh, config.mesh)`. Without held-out rows, or where nothing is masked, an empty list.
     """
-    texts = choose(vocabulary, config, folder, manifest)
+    texts = choose(vocabulary, config, folder, manifest) if config.objectives.mlm.weight else []
     if not texts:
         return lambda params: []
     # the rows are cut over the data and fsdp axes, so they fill them up

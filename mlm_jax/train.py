@@ -92,7 +92,7 @@ def run(arguments: Arguments, command: str, began: float) -> int:
         manifest = records.read_manifest(folder)
         derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
     asked = derived.vocab_size or config.model.vocab_size or config.tokenizer.vocab_size
-    shapes = jax.eval_shape(build(config.model, asked).init, jax.random.key(0))
+    shapes = jax.eval_shape(build(config.model, asked, config.objectives).init, jax.random.key(0))
     rates = optim.table(shapes, config.optimizer)  # finds a parameter that no group names
     if arguments.print_config:
         print(console.print_config(config, derived, rates))
@@ -130,7 +130,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     """
     import jax
 
-    from mlm_jax import console, data, feedback, logbook, metrics, optim, sharding, state, step, timing
+    from mlm_jax import console, data, feedback, keys, logbook, metrics, optim, sharding, state, step, timing
     from mlm_jax.audit import auditor, check_rows
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
     from mlm_jax.compilation import Watched
@@ -160,7 +160,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         progress.message(f"the tokenizer is that of the rows, {folder / 'tokenizer'}, not config.tokenizer")
 
     mesh = sharding.make_mesh(derived.mesh)
-    model = build(config.model, derived.vocab_size)
+    model = build(config.model, derived.vocab_size, config.objectives)
     optimizer = optim.optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, vocabulary, config.mask)
     target = state.abstract(model, optimizer, mesh, config.mesh, fed)
@@ -173,10 +173,10 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     if checkpoints.latest is None:
         with sharding.activate(mesh, config.mesh):
             if config.init_from:
-                params = params_from(config.init_from, model, tokenizer, progress.message)
+                params = params_from(config, model, tokenizer, progress.message)
                 now = state.begin(params, optimizer, target, fed)
             else:
-                now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
+                now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
     else:
         done = checkpoints.latest
         if done > config.steps:
@@ -206,9 +206,9 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     )
     evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
     samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
-    roots = step.roots(config.seed)
+    roots = keys.roots(config.seed)
     make_mask = feedback.make_mask(model, vocabulary, config)
-    masks = auditor(make_mask, vocabulary, config, roots["mask"], placed)
+    masks = auditor(make_mask, vocabulary, config, roots, placed)
     clock = timing.Clock(started_at, spent, began)
     rows_before = rows_read - done * config.batch_size
     log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)

@@ -8,7 +8,7 @@ import pytest
 from batches import MASK, SEP, batch, random_batch, vocabulary
 from test_train import SMALL, text  # noqa: F401  (a fixture)
 
-from mlm_jax import sharding
+from mlm_jax import keys, sharding
 from mlm_jax.audit import Audit, auditor
 from mlm_jax.batch import Masked
 from mlm_jax.cli import audit as verb
@@ -180,7 +180,7 @@ def test_the_rows_of_this_process_are_audited_wherever_they_lie():
         return mask(key, batch, WORDS, CONFIG, 0.2)
 
     rows, placed = placed_on_four_devices(made()[0])
-    audit = auditor(make, WORDS, Config(mask=CONFIG), jax.random.key(0), placed)(rows, 3, {}, {})
+    audit = auditor(make, WORDS, Config(mask=CONFIG), keys.roots(0), placed)(rows, 3, {}, {})
     assert audit.breaches() == audit.doubts() == [] and len(audit.rows) == 64 and len(audit.device_pairs) > 40
 
 
@@ -191,7 +191,7 @@ def test_devices_with_one_mask_are_found():
 
     tokens = np.random.default_rng(0).integers(5, 400, (64, 64))
     rows, placed = placed_on_four_devices(batch(tokens))
-    audit = auditor(make, WORDS, Config(mask=CONFIG), jax.random.key(0), placed)(rows, 3, {}, {})
+    audit = auditor(make, WORDS, Config(mask=CONFIG), keys.roots(0), placed)(rows, 3, {}, {})
     assert audit.findings()["correlation between devices"] == pytest.approx(1)
     assert audit.doubts() == ["the masks of rows on two devices are correlated by 1.000"]
 

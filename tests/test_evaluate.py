@@ -8,9 +8,9 @@ from batches import CLS, MASK, SEP, batch, random_batch, vocabulary
 
 from mlm_jax.config import Config, MaskConfig, ModelConfig
 from mlm_jax.evaluate import evaluate, make_evaluation_step, shuffle, unigram_losses
+from mlm_jax.keys import root
 from mlm_jax.masking import mask, maskable
 from mlm_jax.models import build
-from mlm_jax.step import root
 from mlm_jax.tokenizer import frequency_deciles
 
 CONFIG = Config(

@@ -10,7 +10,7 @@ import pytest
 from batches import CLS, SEP, batch, random_batch, vocabulary
 from test_step import VOCABULARY, config_of, rows_of_steps, run
 
-from mlm_jax import evaluate, feedback, masking, step
+from mlm_jax import evaluate, feedback, keys, masking
 from mlm_jax.batch import Masked
 from mlm_jax.config import MaskConfig, ModelConfig
 from mlm_jax.models import build
@@ -113,10 +113,10 @@ def test_tokens_are_sampled_by_their_importance(temperature, share):
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_of_a_run_that_has_not_begun_are_those_of_its_first_step(kind):
     config = importance(kind)
-    model, key = build(config.model, VOCABULARY.size), step.root(config.seed, step.INIT_ROOT)
+    model, key = build(config.model, VOCABULARY.size, config.objectives), keys.root(config.seed, keys.INIT)
     mask, _ = feedback.make_mask_at_start(model, VOCABULARY, config, lambda: jax.jit(model.init)(key))
     rows = rows_of_steps(8)[0]
-    masked = mask(0, step.roots(config.seed)["mask"], rows)
+    masked = mask(0, keys.roots(config.seed)["mask"], rows)
     assert int(masking.hashes(rows, masked)[1]) == int(runs(kind)[0][0]["mask_hash"])
 
 
@@ -149,7 +149,7 @@ def test_the_rate_follows_the_evaluation_loss():
 
 def test_a_rate_from_the_state_is_that_of_the_masks():
     config = config_of(mask=MaskConfig(rate=0.5, schedule="loss", end_rate=0.0, unit="token"))
-    model = build(config.model, VOCABULARY.size)
+    model = build(config.model, VOCABULARY.size, config.objectives)
     mask = jax.jit(feedback.make_mask(model, VOCABULARY, config))
     rows = jax.tree.map(lambda leaf: leaf[None], random_batch(1, 64, 64))
     number = int(masking.maskable(rows.tokens, rows.segments, VOCABULARY).sum())

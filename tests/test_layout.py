@@ -22,6 +22,8 @@ ARRAYS = [
     "timing",
     "metrics",
     "batch",
+    "keys",
+    "order",
     "data",
     "masking",
     "audit",

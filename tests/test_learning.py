@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from batches import CLS, SEP, batch, vocabulary
 
-from mlm_jax import evaluate, feedback, sharding, state, step
+from mlm_jax import evaluate, feedback, keys, sharding, state, step
 from mlm_jax.config import Config, MaskConfig, ModelConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer
@@ -103,15 +103,15 @@ def config_of(mask, optimizer, model, **rest):
 def test_learns_the_pairs(mask, optimizer_options, model, rest):
     config = config_of(mask, optimizer_options, model, **rest)
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
-    network, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
+    network, update = build(config.model, VOCABULARY.size, config.objectives), optimizer(config.optimizer, config.steps)
     fed = feedback.start(network, SKEWED, config.mask)
-    now = state.create(network, update, mesh, config.mesh, step.root(0, step.INIT_ROOT), fed)
+    now = state.create(network, update, mesh, config.mesh, keys.root(0, keys.INIT), fed)
     train_step = step.make_train_step(network, update, SKEWED, config, mesh)
     for number in range(config.steps):
         rows = rows_of(number % 40)
         rows = dataclasses.replace(rows, visit=jnp.full(rows.visit.shape, number // 40))
         folded = jax.tree.map(lambda x: x.reshape(config.accumulation, -1, *x.shape[1:]), rows)
-        now, metrics = train_step(now, folded, step.roots(0))
+        now, metrics = train_step(now, folded, keys.roots(0))
     assert np.isfinite(metrics["loss"])
     # evaluated on new rows, with whole words hidden
     plain = dataclasses.replace(config, mask=MaskConfig(rate=0.15))

@@ -9,9 +9,9 @@ from batches import CLS, MASK, PAD, SEP, batch, vocabulary
 
 from mlm_jax import records, samples, sharding
 from mlm_jax.config import Config, DataConfig, EvaluateConfig, MaskConfig, MeshConfig, ModelConfig
+from mlm_jax.keys import root
 from mlm_jax.masking import mask
 from mlm_jax.models import build
-from mlm_jax.step import root
 from mlm_jax.tokenizer import Tokenizer
 
 T, SEGMENTS, SIZE = 32, 4, 40

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from batches import CLS, SEP, batch, random_batch, vocabulary
 
-from mlm_jax import feedback, masking, sharding, state, step
+from mlm_jax import feedback, keys, masking, sharding, state, step
 from mlm_jax.config import Config, MaskConfig, MeshConfig, ModelConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer
@@ -32,16 +32,16 @@ def config_of(**changes) -> Config:
 def run(config, batches, shape=(1, 1, 1), accumulation=1):
     """Metrics of each step, and the last state, on a mesh of this shape (data, fsdp, tensor)."""
     mesh = sharding.make_mesh(dict(zip(("data", "fsdp", "tensor"), shape)), jax.devices()[: int(np.prod(shape))])
-    model, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
+    model, update = build(config.model, VOCABULARY.size, config.objectives), optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, VOCABULARY, config.mask)
-    now = state.create(model, update, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
+    now = state.create(model, update, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
     train_step = step.make_train_step(model, update, VOCABULARY, config, mesh)
     seen = []
     with sharding.activate(mesh, config.mesh):
         for rows in batches:
             folded = jax.tree.map(lambda x: x.reshape(accumulation, -1, *x.shape[1:]), rows)
             placed = jax.device_put(folded, sharding.batch_sharding(mesh, leading=1))
-            now, metrics = train_step(now, placed, step.roots(config.seed))
+            now, metrics = train_step(now, placed, keys.roots(config.seed))
             seen.append(jax.device_get(metrics))
     return seen, jax.device_get(now)
 
@@ -127,9 +127,9 @@ def test_loss_is_a_sum_over_all_targets_divided_once():
     config = config_of(
         mask=MaskConfig(rate=1.0), model=dataclasses.replace(config_of().model, dropout=0.0, attention_dropout=0.0)
     )
-    model = build(config.model, VOCABULARY.size)
-    params = model.init(step.root(config.seed, step.INIT_ROOT))
-    masked = masking.mask(step.roots(0)["mask"], rows, VOCABULARY, config.mask, 1.0)
+    model = build(config.model, VOCABULARY.size, config.objectives)
+    params = model.init(keys.root(config.seed, keys.INIT))
+    masked = masking.mask(keys.roots(0)["mask"], rows, VOCABULARY, config.mask, 1.0)
     encoded = model.apply(params, dataclasses.replace(rows, tokens=masked.inputs), at=masked.indices)
     chances = jax.nn.log_softmax(model.logits(params, encoded.hidden))
     losses = -np.take_along_axis(np.asarray(chances), np.asarray(masked.targets)[..., None], -1)[..., 0]
@@ -144,8 +144,11 @@ def test_a_batch_without_targets_is_harmless():
     rows = batch([[CLS, SEP, 0, 0]] * 4, [[1, 1, 0, 0]] * 4)
     for config in (config_of(), config_of(mask=MaskConfig(rate=0.0, max_rate=0.5))):
         mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
-        model, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
-        start = state.create(model, update, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
+        model, update = (
+            build(config.model, VOCABULARY.size, config.objectives),
+            optimizer(config.optimizer, config.steps),
+        )
+        start = state.create(model, update, mesh, config.mesh, keys.root(config.seed, keys.INIT))
         before = jax.device_get(start.params)
         metrics, after = run(config, [rows], accumulation=2)
         assert metrics[0]["loss"] == 0 and metrics[0]["grad_norm"] == 0 and metrics[0]["targets"] == 0
@@ -177,7 +180,7 @@ def test_the_loss_of_a_fresh_model_is_about_that_of_guessing():
 def test_parameters_lie_where_the_tables_say():
     config = config_of(mesh=MeshConfig(data=2, fsdp=2, tensor=2))
     mesh = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2})
-    model, update = build(config.model, VOCABULARY.size), optimizer(config.optimizer, config.steps)
+    model, update = build(config.model, VOCABULARY.size, config.objectives), optimizer(config.optimizer, config.steps)
     target = state.abstract(model, update, mesh, config.mesh)
     query = target.params["body"]["0"]["attention"]["query"]["kernel"]
     assert query.shape == (2, 16, 2, 8) and query.sharding.spec == jax.sharding.PartitionSpec(

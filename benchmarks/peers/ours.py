@@ -7,7 +7,7 @@ import numpy as np
 from worker import begin, serve
 
 from mlm_jax import config as config_module
-from mlm_jax import data, optim, runtime, sharding, state, step
+from mlm_jax import data, keys, optim, runtime, sharding, state, step
 from mlm_jax.cli.bench import SPECIAL, write_rows
 from mlm_jax.config import Config, DataConfig, MaskConfig, ModelConfig, OptimizerConfig, TokenizerConfig
 from mlm_jax.models import build
@@ -47,9 +47,9 @@ def main() -> None:
     model, optimizer = build(config.model, derived.vocab_size), optim.optimizer(config.optimizer, config.steps)
     batches = data.train_batches(folder.name, manifest, config, 0, sharding.batch_sharding(mesh, leading=1))
     train_step = step.make_train_step(model, optimizer, vocabulary, config, mesh)
-    roots = step.roots(config.seed)
+    roots = keys.roots(config.seed)
     with sharding.activate(mesh, config.mesh):
-        now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT))
+        now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT))
 
         def run(steps: int) -> float:
             nonlocal now

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from absl import flags
 
-from mlm_jax.cli.common import masks_at_start, open_rows
+from mlm_jax.cli.common import masks_at_start, open_rows, reader
 from mlm_jax.flags import Arguments, command
 
 USAGE = """usage: python -m mlm_jax audit --config=FILE [--config.KEY=VALUE ...] [--rows=N] [--visits=N] [--json]
@@ -55,10 +55,11 @@ def audited(arguments: Arguments):
 
     step = min(arguments.at_step, config.steps) - 1
     make, fed = masks_at_start(config, rows)
+    read = reader(config)
     shards = data.Shards(rows.folder, rows.manifest, "train")
     audit = asked(rows.vocabulary, config.mask, config.steps, step, fed.get("rate"))
     for numbers in blocks(min(arguments.rows, sum(shards.rows)), arguments.visits):
-        batch = shards.batch(numbers)
+        batch = jax.device_get(read(shards.batch(numbers)))
         audit.add(batch, jax.device_get(make(step, batch)))
     return audit
 

@@ -183,18 +183,18 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
     """All figures of a config, under the names that `--json` has. Times in seconds, memory in bytes a device."""
     import jax
 
-    from mlm_jax import compilation, data, feedback, optim, sharding, state, step, tree
+    from mlm_jax import compilation, data, feedback, keys, optim, sharding, state, step, tree
     from mlm_jax.models import build
 
     mesh = sharding.make_mesh(derived.mesh)
-    model = build(config.model, derived.vocab_size)
+    model = build(config.model, derived.vocab_size, config.objectives)
     optimizer = optim.optimizer(config.optimizer, config.steps)
     placed = sharding.batch_sharding(mesh, leading=1)
-    roots = step.roots(config.seed)
+    roots = keys.roots(config.seed)
     batches = data.train_batches(rows.folder, rows.manifest, config, 0, placed)
     with sharding.activate(mesh, config.mesh), contextlib.closing(batches):
         fed = feedback.start(model, rows.vocabulary, config.mask)
-        now = state.create(model, optimizer, mesh, config.mesh, step.root(config.seed, step.INIT_ROOT), fed)
+        now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
         parameters = tree.size(now.params)
         batch = next(batches)
         train_step = step.make_train_step(model, optimizer, rows.vocabulary, config, mesh)

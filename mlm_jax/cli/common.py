@@ -44,14 +44,24 @@ def masks_at_start(config: Config, rows: Rows) -> tuple[Callable, dict]:
     """`mask(step, batch [b,t]) -> Masked` as a run of the config makes them at its start, and `feedback.start`."""
     from mlm_jax import feedback
     from mlm_jax.initial import params_at_start
+    from mlm_jax.keys import MASK, root
     from mlm_jax.models import build
-    from mlm_jax.step import MASK_ROOT, root
 
-    model = build(config.model, config.model.vocab_size or rows.vocabulary.size)
+    model = build(config.model, config.model.vocab_size or rows.vocabulary.size, config.objectives)
     make_params = functools.partial(params_at_start, config, model, rows.tokenizer)
     mask, fed = feedback.make_mask_at_start(model, rows.vocabulary, config, make_params)
-    key = root(config.seed, MASK_ROOT)
+    key = root(config.seed, MASK)
     return lambda step, batch: mask(step, key, batch), fed
+
+
+def reader(config: Config) -> Callable:
+    """`read(batch [b,t]) -> batch`: the rows as training reads them, see `order.as_read`."""
+    import jax
+
+    from mlm_jax import keys, order
+
+    key = keys.root(config.seed, keys.ORDER)
+    return jax.jit(lambda batch: order.as_read(key, batch, config))
 
 
 def devices_asked(config: Config) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from absl import flags
 
-from mlm_jax.cli.common import masks_at_start, open_rows
+from mlm_jax.cli.common import masks_at_start, open_rows, reader
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import Arguments, command
 
@@ -44,8 +44,8 @@ def run(arguments: Arguments) -> int:
     asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
     step = min(arguments.at_step, config.steps) - 1
     make, fed = masks_at_start(config, rows)
-    mask = functools.partial(make, step)
-    found = preview.rows(rows.folder, rows.manifest, mask, rows.tokenizer, rows.vocabulary, asked)
+    mask, read = functools.partial(make, step), reader(config)
+    found = preview.rows(rows.folder, rows.manifest, mask, rows.tokenizer, rows.vocabulary, asked, read)
     rate = float(masking.rate_at(config.mask, config.steps, fed.get("rate"))(step))
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(preview.terminal(found, color))

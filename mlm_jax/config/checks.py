@@ -8,6 +8,7 @@ import typing
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.mask import capacity, check_mask, round_up
+from mlm_jax.config.objectives import check_objectives, check_pairs
 from mlm_jax.config.optimizer import check_optimizer
 from mlm_jax.config.schema import Config, ConfigError, ModelConfig
 from mlm_jax.config.text import check_data, check_tokenizer
@@ -49,6 +50,7 @@ def check(
     _check_model(config, mesh)
     check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
+    check_objectives(config, microbatch)
     derived = Derived(
         devices=devices,
         processes=processes,
@@ -318,6 +320,7 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
     pairs, found = config.data.pairs, manifest.get("pairs", "none")
     if pairs not in ("none", found):
         raise ConfigError("config.data.pairs", pairs, f"the rows were prepared with {found!r}; prepare others")
+    check_pairs(config, found)
     if config.model.vocab_size is not None and size > config.model.vocab_size:
         raise ConfigError("config.model.vocab_size", config.model.vocab_size, f"the tokenizer has {size} ids")
     for name in ("pad", "cls", "sep", "mask"):

@@ -186,6 +186,60 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class ObjectiveConfig:
+    """One term of the loss: weight x schedule x (sum of its losses / number of its targets)."""
+
+    weight: float = 0.0  # 0: it is no part of the training, and its head does not exist
+    # (share of the steps, multiple of the weight) points, on straight lines between them; (): the weight throughout
+    schedule: tuple[tuple[float, float], ...] = ()
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class MlmConfig(ObjectiveConfig):
+    """The selected tokens (BERT: Devlin et al., 2019)."""
+
+    weight: float = 1.0
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ContrastiveConfig(ObjectiveConfig):
+    """Which of the segments of `group_rows` neighbouring rows is the same, seen another way (SimCSE: Gao et al., 2021).
+
+    A segment is what CLS says of it. Both views are of a forward pass of their own.
+    """
+
+    view: str = "mask"  # what makes the other view: mask (another mask) | dropout (another draw of dropout)
+    group_rows: int = 8  # rows whose segments are compared, one after another in the data; divides the microbatch
+    temperature: float = 0.05  # of the cosines
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class CausalConfig:
+    """The next token, by the same encoder in which no token sees what follows it; in whole steps.
+
+    All other objectives rest in such a step, so that one model can fill gaps and write on.
+    """
+
+    ratio: float = 0.0  # share of the steps, which a hash of seed and step chooses
+    weight: float = 1.0
+    schedule: tuple[tuple[float, float], ...] = ()  # as of the others
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ObjectivesConfig:
+    """What is predicted: a weighted sum. Its means are each over all of a step's targets."""
+
+    mlm: MlmConfig = dataclasses.field(default_factory=MlmConfig)
+    # whether the second text of a pair follows the first in its document, or is of another one; data.pairs=next
+    nsp: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    # whether the texts of a pair, which are swapped on the device, stand in order (ALBERT: Lan et al., 2020);
+    # data.pairs=order
+    sop: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
+    contrastive: ContrastiveConfig = dataclasses.field(default_factory=ContrastiveConfig)
+    causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class OptimizerConfig:
     """Optimizer with warm-up, decay and layer-wise learning rates."""
 
@@ -269,6 +323,7 @@ class Config:
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    objectives: ObjectivesConfig = dataclasses.field(default_factory=ObjectivesConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)

@@ -23,7 +23,7 @@ from mlm_jax.masking.rates import random_at, rate_at
 from mlm_jax.masking.units import cut, maskable
 from mlm_jax.tokenizer import Vocabulary
 
-__all__ = ["fixed", "hashes", "mask", "mask_at", "maskable", "random_at", "rate_at"]
+__all__ = ["fixed", "hashes", "mask", "mask_at", "maskable", "nothing", "random_at", "rate_at"]
 
 
 def mask(
@@ -89,6 +89,14 @@ def mask_at(
     random = random_at(config, steps)
     share = random(step) if random else None
     return mask(key, batch, vocabulary, config, rate_at(config, steps, fed)(step), scores, share)
+
+
+def nothing(batch: Batch, m: int) -> Masked:
+    """Rows [*b,t] as they are: nothing is selected, all m slots are empty."""
+    slots = jnp.zeros((*batch.row.shape, m))
+    empty = slots.astype(jnp.int32)
+    selected = jnp.zeros(batch.tokens.shape, bool)
+    return Masked(batch.tokens, empty, empty, slots, selected, jnp.zeros(batch.row.shape, jnp.int32))
 
 
 def fixed(config: MaskConfig) -> MaskConfig:

@@ -2,19 +2,29 @@
 
 import functools
 
-from mlm_jax.config import ModelConfig, is_local, resolve
+from mlm_jax.config import ModelConfig, ObjectivesConfig, fills_masks, is_local, resolve
 from mlm_jax.models import encoder
 from mlm_jax.models.block import Layer
 from mlm_jax.models.embeddings import Embeddings, Projection
 from mlm_jax.models.encoder import Model
-from mlm_jax.models.heads import MaskedHead
+from mlm_jax.models.heads import ContrastHead, MaskedHead, PairHead
 from mlm_jax.models.layers import Norm
 
 
-def build(config: ModelConfig, vocab_size: int) -> Model:
-    """The model that a config describes. vocab_size: ids of the tokenizer, or rows of an imported word table."""
-    config = resolve(config)
+def build(config: ModelConfig, vocab_size: int, objectives: ObjectivesConfig | None = None) -> Model:
+    """The model that a config describes, with the heads that its objectives need; None: a masked language model's.
+
+    vocab_size: ids of the tokenizer, or rows of an imported word table.
+    """
+    config, objectives = resolve(config), objectives or ObjectivesConfig()
     pre = config.norm == "pre"
+    heads = {}
+    if fills_masks(objectives):
+        heads["head"] = functools.partial(MaskedHead, config, vocab_size)
+    if objectives.nsp.weight or objectives.sop.weight:
+        heads["pair"] = functools.partial(PairHead, config)
+    if objectives.contrastive.weight:
+        heads["contrast"] = functools.partial(ContrastHead, config)
 
     def layer(depth: int) -> functools.partial:
         # the embeddings' norm stands right before the first layer
@@ -27,7 +37,7 @@ def build(config: ModelConfig, vocab_size: int) -> Model:
         projection=functools.partial(Projection, config) if config.embedding_width != config.width else None,
         layer=layer,
         norm=(lambda draw: Norm(config)) if pre else None,
-        head=functools.partial(MaskedHead, config, vocab_size),
+        heads=heads,
     )
 
 

@@ -18,6 +18,7 @@ from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 PROJECTION, GENERATOR = 2**31 + 3, 2**31 + 4  # numbers of their draws; layers count from 2
+HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1}  # name -> number of its draw; layers count from 2
 WANTED = ("hidden", "attention", "attention_received")
 # By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
 # of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
@@ -33,7 +34,8 @@ POLICIES = {
 class Model(NamedTuple):
     """An encoder as pure functions over a nested dict of float32 arrays.
 
-    The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and `head`. With
+    The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and the heads that there
+    are, `head` (over the vocabulary), `pair` and `contrast`; a function of a head that is not there fails. With
     replaced token detection also `generator`, all of another encoder but the embeddings, which are those of this one:
     `Model.generator`, whose functions take this very dict. Layers of
     different kinds follow one another in groups of equal sequence: (local, local, global), or one layer. `body` holds
@@ -48,6 +50,8 @@ class Model(NamedTuple):
     losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m], z_loss)
     config: ModelConfig
     vocab_size: int
+    pair: Callable[..., Array]  # pair(params, hidden [*b,d]) -> f32[*b,2], logits of a pair's labels
+    contrast: Callable[..., Array]  # contrast(params, hidden [*b,d]) -> [*b,d], what segments are compared by
     generator: "Model | None" = None
 
 
@@ -78,7 +82,7 @@ def assemble(
     projection: Callable[[Draws], nnx.Module] | None = None,
     layer: Callable[[int], Callable[[Draws], nnx.Module]],
     norm: Callable[[Draws], nnx.Module] | None,
-    head: Callable[[Draws], nnx.Module],
+    heads: dict[str, Callable[[Draws], nnx.Module]],
     within: str = "",
 ) -> Model:
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
@@ -91,8 +95,8 @@ def assemble(
     """
     dtype = compute_dtype(config)
     stack, prefix = Stack.of(config), f"{within}/" if within else ""
-    parts = {"embeddings": _Part(embeddings), "head": _Part(head), "layer": _Part(layer(1))}
-    optional = {"projection": projection, "norm": norm}
+    parts = {"embeddings": _Part(embeddings), "layer": _Part(layer(1))}
+    optional = {"projection": projection, "norm": norm, **heads}
     parts |= {name: _Part(make) for name, make in optional.items() if make}
     layers = _Layers(stack, [_Part(layer(depth)) for depth in range(config.layers)], prefix)
 
@@ -114,7 +118,7 @@ def assemble(
             return parts[name].draw(jax.random.fold_in(key, number), config.initializer_range)
 
         drawn = jax.lax.map(lambda depth: draw("layer", 2 + depth), jnp.arange(config.layers))
-        params = {**layers.split(drawn), "head": draw("head", 1)}
+        params = {**layers.split(drawn), **{name: draw(name, HEADS[name]) for name in heads}}
         params |= {"norm": draw("norm", 0)} if norm else {}  # a norm draws nothing
         tables = {} if within else draw("embeddings", 0)
         tables |= draw("projection", PROJECTION) if projection else {}
@@ -225,7 +229,10 @@ def assemble(
         most_mib = vocabulary.piece_mib(config.logits_mib)
         return vocabulary.losses(decoding(params, hidden), targets, weights, most_mib, z_loss)
 
-    return Model(init, apply, logits, losses, config, vocab_size)
+    def head(name: str) -> Callable[[Params, Float[Array, "*b d"]], Float[Array, "*b c"]]:
+        return lambda params, hidden: _Where(parts[name], params[name], name).module(dtype)(hidden)
+
+    return Model(init, apply, logits, losses, config, vocab_size, head("pair"), head("contrast"))
 
 
 def _received(probabilities: Float[Array, "b h t t"], batch: Batch) -> Float[Array, "b t"]:

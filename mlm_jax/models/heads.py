@@ -8,6 +8,8 @@ from mlm_jax.config import ModelConfig, round_up
 from mlm_jax.kernels.vocabulary import Decoding
 from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, gelu, output_scale
 
+PAIR_LABELS = 2  # follows or in order, random or out of order
+
 # Logit of a column that stands for no id. Finite; its probability is exactly zero, and with it every gradient.
 ABSENT = -1e30
 
@@ -38,3 +40,29 @@ class MaskedHead(nnx.Module):
         bias = self.bias[...].astype(jnp.float32)
         bias = jnp.where(jnp.arange(bias.size) < self.vocab_size, bias, ABSENT)
         return Decoding(self.norm(gelu(self.dense(hidden))), table, bias)
+
+
+class PairHead(nnx.Module):
+    """Logits of a pair's labels by the state of its CLS: dense, tanh (BERT's pooler), then a linear layer.
+
+    BERT (2019), section 3.1, task #2. Column 0: the second text follows, or both are in order.
+    """
+
+    def __init__(self, config: ModelConfig, draw: Draws):
+        d = config.width
+        self.dense = Linear((d, d), (d,), draw, biased=config.biases)
+        self.classifier = Linear((d, PAIR_LABELS), (PAIR_LABELS,), draw)
+
+    def __call__(self, hidden: Float[Array, "*b d"]) -> Float[Array, "*b c"]:
+        return self.classifier(jnp.tanh(self.dense(hidden))).astype(jnp.float32)
+
+
+class ContrastHead(nnx.Module):
+    """What segments are compared by: dense, tanh of the state of their CLS. SimCSE (2021), section 6.3."""
+
+    def __init__(self, config: ModelConfig, draw: Draws):
+        d = config.width
+        self.dense = Linear((d, d), (d,), draw, biased=config.biases)
+
+    def __call__(self, hidden: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        return jnp.tanh(self.dense(hidden))

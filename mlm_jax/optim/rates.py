@@ -15,7 +15,7 @@ def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
     """Learning rate of a layer path as a multiple of `learning_rate`; 0 for what is frozen.
 
     With `groups`, the first pattern that matches the whole path; a path without one is an error. Otherwise
-    layer_decay ** distance, the distance from the head being 0 for the head and the norm below it, 1 for the last
+    layer_decay ** distance, the distance from the head being 0 for heads and the norm below them, 1 for the last
     layer, and layers + 1 for the embeddings; a table that the head shares with the embeddings has the embeddings' rate.
     """
     if frozen(path, config):
@@ -26,7 +26,7 @@ def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
         except KeyError as error:
             raise ConfigError("config.optimizer.groups", config.groups, str(error.args[0])) from None
     part, *rest = path.split("/")
-    distance = {"head": 0, "norm": 0, "embeddings": layers + 1}[part] if part != "layers" else layers - int(rest[0])
+    distance = layers - int(rest[0]) if part == "layers" else {"embeddings": layers + 1}.get(part, 0)
     return config.layer_decay**distance
 
 
@@ -86,13 +86,13 @@ def table(params: dict, config: OptimizerConfig) -> list[tuple[str, float, float
             size = int(np.prod(leaves[name].shape)) // len(paths.paths)
             decay = config.weight_decay * (decays(path) and not frozen(path, config))
             rows.append((path, rate, decay, size))
-    order = {"embeddings": -1, "norm": layers, "head": layers + 1}
-    return sorted(rows, key=lambda row: _depth(row[0], order))
+    return sorted(rows, key=lambda row: _depth(row[0], layers))
 
 
-def _depth(path: str, order: dict[str, int]) -> int:
+def _depth(path: str, layers: int) -> int:
+    """Place of a parameter's part from the embeddings on: layers by their depth, then the norm, then the heads."""
     part, *rest = path.split("/")
-    return order[part] if part in order else int(rest[0])
+    return int(rest[0]) if part == "layers" else {"embeddings": -1, "norm": layers}.get(part, layers + 1)
 
 
 def scale_by_layer(config: OptimizerConfig) -> optax.GradientTransformation:

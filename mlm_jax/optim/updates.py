@@ -17,7 +17,7 @@ from mlm_jax.config import OptimizerConfig
 from mlm_jax.optim.rates import decays
 
 MUON_RMS = 0.2  # of the numbers in Muon's updates, about that of AdamW's (Liu et al., 2025, section 2.2)
-NEITHER = ("embeddings/", "head/", "norm/")  # what Muon leaves to Adam, beside vectors
+NEITHER = ("embeddings/", "head/", "pair/", "contrast/", "norm/")  # what Muon leaves to Adam, beside vectors
 
 
 def by_layer(function: Callable[..., jax.Array], *trees: tree.PyTree) -> tree.PyTree:

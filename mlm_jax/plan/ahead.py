@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from mlm_jax import compilation, feedback, flops, optim, sharding, state, step, tree
+from mlm_jax import compilation, feedback, flops, keys, optim, sharding, state, step, tree
 from mlm_jax import config as config_module
 from mlm_jax.batch import Batch
 from mlm_jax.config import Config, ConfigError, Derived
@@ -178,13 +178,13 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
     config = for_accelerator(config)
     derived = check(config, vocabulary, on)
     mesh = sharding.make_mesh(derived.mesh, list(on.devices))
-    model = build(config.model, derived.vocab_size)
+    model = build(config.model, derived.vocab_size, config.objectives)
     optimizer = optim.optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, vocabulary, config.mask)
     now = state.abstract(model, optimizer, mesh, config.mesh, fed)
     batch = abstract_batch(config, derived, mesh)
     whole = NamedSharding(mesh, P())
-    roots = jax.eval_shape(lambda: step.roots(config.seed))
+    roots = jax.eval_shape(lambda: keys.roots(config.seed))
     roots = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), roots)
     with sharding.activate(mesh, config.mesh), compilation.without_cache():
         began = time.perf_counter()

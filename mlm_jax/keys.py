@@ -1,0 +1,60 @@
+"""The randomness of a run: a few roots by its seed, and from them a key for each row, wherever in a batch it stands."""
+
+import jax
+from jaxtyping import Array, Key
+
+from mlm_jax.batch import Batch
+
+# Roots: of masks, dropout, evaluation, the first parameters, the order of pairs, the masks of the other view, and the
+# kind of a step.
+MASK, DROPOUT, EVALUATION, INIT, ORDER, VIEW, KIND = range(7)
+IN_EVALUATION = 100  # added to the number of a root that evaluation has of its own
+
+# Passes of a row through the model within a step, as the keys of dropout count them.
+FIRST_PASS, OTHER_VIEW = range(2)
+
+Roots = dict[str, Key[Array, ""]]
+
+
+def root(seed: int, which: int) -> Key[Array, ""]:
+    """One of the roots of randomness of a run; they are never mixed. The generator is named, so no flag changes it."""
+    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), which)
+
+
+def roots(seed: int) -> Roots:
+    """The roots that a training step takes."""
+    return {
+        "mask": root(seed, MASK),
+        "dropout": root(seed, DROPOUT),
+        "order": root(seed, ORDER),
+        "view": root(seed, VIEW),
+    }
+
+
+def evaluation_roots(seed: int) -> Roots:
+    """The same for evaluation, where a row has one visit."""
+    return {
+        "mask": root(seed, EVALUATION),
+        "dropout": root(seed, IN_EVALUATION + DROPOUT),
+        "order": root(seed, IN_EVALUATION + ORDER),
+        "view": root(seed, IN_EVALUATION + VIEW),
+    }
+
+
+def of_rows(key: Key[Array, ""], batch: Batch) -> Key[Array, "*b"]:
+    """A key for each row of a batch: a function of row and visit, never of the place in the batch."""
+
+    def of_row(row, visit):
+        return jax.random.fold_in(jax.random.fold_in(key, row), visit)
+
+    for _ in batch.row.shape:
+        of_row = jax.vmap(of_row)
+    return of_row(batch.row, batch.visit)
+
+
+def of_dropout(key: Key[Array, ""], batch: Batch, number: int = FIRST_PASS) -> Key[Array, "*b"]:
+    """The dropout keys of the rows of a batch in one of the passes."""
+    fold = jax.random.fold_in
+    for _ in batch.row.shape:
+        fold = jax.vmap(fold, (0, None))
+    return fold(of_rows(key, batch), number)
