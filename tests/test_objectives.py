@@ -170,11 +170,11 @@ def test_pair_loss_by_hand_and_its_count():
     rows = rows_for("nsp", 1)[0]
     config = config_of(objectives=ALONE["nsp"])
     model = build(config.model, 40, config.objectives)
-    params = model.init(keys.root(0, keys.INIT))
+    params = jax.jit(model.init)(keys.root(0, keys.INIT))
     assert "head" not in params and set(params["pair"]) == {"dense", "classifier"}
-    hidden = model.apply(params, rows, at=rows.firsts).hidden
+    hidden = jax.jit(model.apply)(params, rows, at=rows.firsts).hidden
     sums = objectives.OBJECTIVES["nsp"].sums(given(rows, config, model, params, _main=hidden))
-    pair, labels = params["pair"], np.asarray(rows.pair_labels)
+    pair, labels, hidden = *jax.device_get((params["pair"], rows.pair_labels)), np.asarray(hidden)
     pooled = np.tanh(hidden @ pair["dense"]["kernel"] + pair["dense"]["bias"])
     logits = np.asarray(pooled @ pair["classifier"]["kernel"] + pair["classifier"]["bias"])
     expected = [np.log(np.exp(l).sum()) - l[label] for l, label in zip(logits[labels >= 0], labels[labels >= 0])]
