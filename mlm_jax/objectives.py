@@ -88,8 +88,8 @@ class Objective(NamedTuple):
     """`count(config, batch, masked)` -> f32[], of rows with any leading axes: what the sums are divided by.
 
     needs: where the pass over the masked rows is asked for its states, `selected` and `firsts`. `sums(passes)` ->
-    {"loss": f32[], "accuracy": f32[], ...} over a microbatch; "loss" alone has a gradient. With `each`, also the loss
-    of each selected token, f32[b,m].
+    {"loss": f32[], "accuracy": f32[], ...} over a microbatch; "total" alone has a gradient, or "loss" without one. With
+    `each`, also the loss of each selected token, f32[b,m].
     """
 
     needs: tuple[str, ...]
@@ -106,8 +106,19 @@ def _mlm_count(config: Config, batch: Batch, masked: Masked) -> Float[Array, ""]
 
 def _mlm_sums(passes: Passes) -> tuple[Sums, Float[Array, "b m"]]:
     masked = passes.rows.masked
-    losses = passes.model.losses(passes.params, passes.selected, masked.targets, masked.weights)
-    return {"loss": losses.total, "accuracy": (losses.hits * masked.weights).sum()}, losses.each
+    return _token_sums(passes, passes.selected, masked.targets, masked.weights)
+
+
+def _token_sums(
+    passes: Passes, states: Float[Array, "b q d"], targets: Int[Array, "b q"], weights: Float[Array, "b q"]
+) -> tuple[Sums, Float[Array, "b q"]]:
+    """With a z-loss, the total that includes it, and log_z."""
+    z_loss = passes.config.objectives.mlm.z_loss
+    losses = passes.model.losses(passes.params, states, targets, weights, z_loss)
+    sums = {"loss": losses.total, "accuracy": (losses.hits * weights).sum()}
+    if z_loss:
+        sums |= {"loss": (losses.each * weights).sum(), "log_z": (losses.log_z * weights).sum(), "total": losses.total}
+    return sums, losses.each
 
 
 # ---- pairs: what follows (0) or is of another document (1); what stands in order (0) or does not (1) ----
@@ -189,8 +200,7 @@ def _causal_count(config: Config, batch: Batch, masked: Masked) -> Float[Array, 
 
 def _causal_sums(passes: Passes) -> Sums:
     targets, weights = next_tokens(passes.rows.batch)
-    losses = passes.model.losses(passes.params, passes.causal, targets, weights)
-    return {"loss": losses.total, "accuracy": (losses.hits * weights).sum()}
+    return _token_sums(passes, passes.causal, targets, weights)[0]
 
 
 OBJECTIVES = {

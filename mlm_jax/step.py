@@ -106,7 +106,8 @@ def _gradients(
     def loss(params: dict, rows: Rows) -> tuple[Float[Array, ""], tuple]:
         passes = Passes(model, params, rows, config, names, roots, drops=drops, also_other=drops)
         means, losses = terms(passes, names, counts)
-        means["loss"] = sum(weights[name] * means[f"{name}/loss"] for name in names)
+        totals = {name: means.pop(f"{name}/total", means[f"{name}/loss"]) for name in names}
+        means["loss"] = sum(weights[name] * total for name, total in totals.items())
         return means["loss"], (means, losses)
 
     gradient = jax.grad(loss, has_aux=True)

@@ -11,7 +11,10 @@ from mlm_jax.config import (
     DataConfig,
     MaskConfig,
     MeshConfig,
+    MlmConfig,
     ModelConfig,
+    ObjectiveConfig,
+    ObjectivesConfig,
     OptimizerConfig,
     check,
     from_json,
@@ -24,6 +27,9 @@ MANIFEST = {
     "tokenizer": {"vocab_size": 8000, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
     "corpora": [{"source": "a", "splits": {"train": {"rows": 1000}, "eval": {"rows": 10}}}],
 }
+
+
+NO_TOKENS = ObjectivesConfig(mlm=MlmConfig(weight=0.0, z_loss=0.1), sop=ObjectiveConfig(weight=1.0))
 
 
 def changed(config, **changes):
@@ -95,6 +101,8 @@ def test_derived_numbers_by_hand():
         ("data__collocation_count", 0, "at least 1"),
         ("data__collocation_tokens", 10, "at least 1000"),
         ("mask__unit", "phrase", "needs rows that mark phrases: set config.data.collocations"),
+        ("objectives__mlm", MlmConfig(z_loss=-1.0), "mlm.z_loss = -1.0: must be at least 0"),
+        ("objectives", NO_TOKENS, "mlm.z_loss = 0.1: .*neither objective is on"),
         ("mesh__tensor", 3, "do not divide"),
         ("mesh__data", 4, "hold 4 devices, 8 are present"),
     ],

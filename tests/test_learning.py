@@ -13,7 +13,7 @@ import pytest
 from batches import CLS, SEP, batch, vocabulary
 
 from mlm_jax import evaluate, feedback, keys, sharding, state, step
-from mlm_jax.config import Config, MaskConfig, ModelConfig, OptimizerConfig
+from mlm_jax.config import Config, MaskConfig, MlmConfig, ModelConfig, ObjectivesConfig, OptimizerConfig
 from mlm_jax.models import build
 from mlm_jax.optim import optimizer
 from mlm_jax.records import PHRASE_JOIN, SENTENCE_START, WORD_START
@@ -26,6 +26,7 @@ VOCABULARY = dataclasses.replace(vocabulary(5 + 4 * WORDS), counts=np.full(5 + 4
 SKEWED = dataclasses.replace(VOCABULARY, counts=1000 // (1 + np.arange(5 + 4 * WORDS) % WORDS))
 LEVELS = (("token", 1.0), ("span", 1.0), ("sentence", 1.0))
 PARTS = ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))
+Z_LOSS = ObjectivesConfig(mlm=MlmConfig(z_loss=1e-2))
 GROUPS = (("embeddings/.*", 3e-3), (r"layers/0/.*", 5e-3), (".*", 1e-2))
 
 # one layer, a group of two, one; two places to either side hold a word's partner, and the row is longer
@@ -72,7 +73,7 @@ def config_of(mask, optimizer, model, **rest):
         ({"regime": "static"}, {}, {}, {}),
         ({"regime": "multi-version", "versions": 3}, {}, {}, {}),
         ({"corruption_per": "unit"}, {}, {}, {}),
-        ({"corruption": (1.0, 0.0, 0.0), "rate": 0.3}, {}, {}, {}),
+        ({"corruption": (1.0, 0.0, 0.0), "rate": 0.3}, {}, {}, {"objectives": Z_LOSS}),
         ({"rate": 0.05, "max_rate": 0.5, "min_per_segment": 4}, {}, {}, {}),
         ({"unit": "span", "span_cap": 2, "span_p": 0.5}, {}, {}, {"steps": 700}),
         ({"unit": "ngram", "ngram_max": 2}, {}, {}, {"steps": 700}),

@@ -29,7 +29,7 @@ ALONE = {
     "causal": ObjectivesConfig(mlm=OFF, causal=CausalConfig(ratio=1.0)),
 }
 TOGETHER = ObjectivesConfig(
-    mlm=MlmConfig(schedule=((0.0, 1.0), (1.0, 0.5))),
+    mlm=MlmConfig(schedule=((0.0, 1.0), (1.0, 0.5)), z_loss=0.1),
     sop=ObjectiveConfig(weight=0.5),
     contrastive=ContrastiveConfig(weight=0.3, group_rows=2, view="dropout"),
     causal=CausalConfig(ratio=0.3),
@@ -219,6 +219,10 @@ def test_mesh_and_accumulation_change_nothing(name):
         assert kinds == [bool(objectives.is_causal(config, step)) for step in range(20)] and 2 < sum(kinds) < 12
         one = expected[kinds.index(False)]
         by_hand = sum(one[f"{key}/weight"] * one[f"{key}/loss"] for key in ("mlm", "sop", "contrastive"))
-        np.testing.assert_allclose(one["loss"], by_hand, rtol=1e-6)
+        # the z-loss is 0.1 times the mean of squares, of numbers near ln 40 = 3.7, and so of their mean's square
+        of_z = one["mlm/weight"] * 0.1 * one["mlm/log_z"] ** 2
+        np.testing.assert_allclose(one["loss"], by_hand + of_z, rtol=0.01)
         causal = expected[kinds.index(True)]
-        assert causal["loss"] == causal["causal/loss"] and causal["mask_rate"] == causal["mlm/loss"] == 0
+        np.testing.assert_allclose(causal["loss"], causal["causal/loss"] + 0.1 * causal["causal/log_z"] ** 2, rtol=0.01)
+        assert 3 < one["mlm/log_z"] < 4.5 and "mlm/total" not in one
+        assert causal["mask_rate"] == causal["mlm/loss"] == 0

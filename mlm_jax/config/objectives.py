@@ -28,6 +28,7 @@ def check_objectives(config: Config, microbatch: int) -> None:
         if not 0 <= one.weight < math.inf:
             raise ConfigError(f"config.objectives.{name}.weight", one.weight, "must be at least 0")
         _check_schedule(f"config.objectives.{name}.schedule", one.schedule)
+    _check_z_loss(objectives)
     causal = objectives.causal
     if not 0 <= causal.ratio <= 1:
         raise ConfigError("config.objectives.causal.ratio", causal.ratio, "must lie in [0, 1]")
@@ -49,6 +50,14 @@ def check_objectives(config: Config, microbatch: int) -> None:
         raise ConfigError("config.mask.importance", "surprisal", fix)
     if objectives.contrastive.weight:
         _check_contrastive(config, microbatch)
+
+
+def _check_z_loss(objectives: ObjectivesConfig) -> None:
+    key, z_loss = "config.objectives.mlm.z_loss", objectives.mlm.z_loss
+    if not 0 <= z_loss < math.inf:
+        raise ConfigError(key, z_loss, "must be at least 0, such as 1e-4")
+    if z_loss and not fills_masks(objectives):
+        raise ConfigError(key, z_loss, "is of masked and of next tokens, and neither objective is on; leave it out")
 
 
 def _check_contrastive(config: Config, microbatch: int) -> None:

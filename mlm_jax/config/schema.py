@@ -199,6 +199,10 @@ class MlmConfig(ObjectiveConfig):
     """The selected tokens (BERT: Devlin et al., 2019)."""
 
     weight: float = 1.0
+    # z_loss x log(Z)^2 is part of train/loss, but not of train/mlm/loss, for each of these tokens and of the next ones
+    # in causal steps; Z is the sum of the exponentials of its logits, which it holds near 1 (PaLM: Chowdhery et al.,
+    # 2022: 1e-4)
+    z_loss: float = 0.0
 
 
 @dataclasses.dataclass(unsafe_hash=True)
