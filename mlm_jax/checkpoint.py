@@ -134,7 +134,10 @@ def load_model(
         raise ConfigError("workdir", str(path), f"holds {which} in {FOLDER}/")
     if step is not None and (found_wrong := problem(folder_of(workdir, step))):
         raise ConfigError("workdir", str(folder_of(workdir, step)), found_wrong)
-    model = build(config.model, config.model.vocab_size or tokenizer.size, config.objectives)
+    of_model, meta = config.model, read_meta(workdir, found)
+    if "rotary_base" in meta:  # of a run with phases: that of the one in which it was saved
+        of_model = dataclasses.replace(of_model, rotary_base=meta["rotary_base"])
+    model = build(of_model, of_model.vocab_size or tokenizer.size, config.objectives)
     return model, read_part(workdir, found, "params", sharding), tokenizer
 
 

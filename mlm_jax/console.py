@@ -5,19 +5,21 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from mlm_jax import config as config_module
 from mlm_jax import flops
+from mlm_jax.compilation import Watched
 from mlm_jax.config import Config, Derived, MaskConfig, OptimizerConfig, resolve
 from mlm_jax.metrics import duration, short
 from mlm_jax.optim import frozen
+from mlm_jax.phases import Phase
 from mlm_jax.timing import percentiles
 
 BESIDE = ("unigram_loss", "chance")  # what a result is measured by
 
 
-def startup(
-    config: Config, derived: Derived, device_kind: str, rates: list[tuple], manifest: dict, feedback: dict
-) -> str:
+def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) -> str:
     """Devices, mesh, batch arithmetic, sizes that must fit each other, rates by layer, work, length of the run."""
+    config, derived, manifest = phase.config, phase.derived, phase.rows.manifest
     work = flops.of_run(config, derived)
     peak = flops.peak(device_kind)
     mesh = " x ".join(f"{axis} {size}" for axis, size in derived.mesh.items())
@@ -35,13 +37,31 @@ def startup(
             f"vocabulary  {vocabulary:,} ids of the tokenizer, {derived.vocab_size:,} of the model,"
             f" {derived.vocab_rows:,} rows inside",
             mask_line(config.mask, derived.capacity, feedback),
-            f"steps       {config.steps:,} = {derived.epochs:.2f} epochs, warm-up {derived.warmup_steps:,}",
+            steps_line(derived),
             f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
             f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
             f"parameters  {sum(row[-1] for row in rates):,}",
             *rates_by_layer(rates, config.optimizer),
         ]
     )
+
+
+def steps_line(derived: Derived) -> str:
+    """The length of the run in all units, and of what the learning rate has at its ends."""
+    cooldown = f", cool-down {derived.cooldown_steps:,}" if derived.cooldown_steps else ""
+    length = f"{derived.steps:,} = {derived.epochs:.2f} epochs = {short(derived.tokens)} tokens"
+    return f"steps       {length}, warm-up {derived.warmup_steps:,}{cooldown}"
+
+
+def phase_lines(phases: Sequence[Phase]) -> list[str]:
+    """What each phase changes, and which rows it reads; nothing where there is one only."""
+    lines = []
+    for before, phase in zip([None, *phases], phases if len(phases) > 1 else []):
+        changed = config_module.changes(before.config, phase.config) if before else []
+        rows = f"{phase.rows.folder}, {phase.derived.train_rows:,} rows of {phase.config.row_length}"
+        what = "; ".join([rows, *changed]) if before is None or before.rows != phase.rows else "; ".join(changed)
+        lines.append(f"phases[{phase.number}]   steps {phase.begin + 1:,} to {phase.end:,}: {what}")
+    return lines
 
 
 def mask_line(mask: MaskConfig, capacity: int, feedback: dict) -> str:
@@ -89,15 +109,19 @@ def rates_by_layer(rates: list[tuple], optimizer: OptimizerConfig) -> list[str]:
     return shown
 
 
-def print_config(config: Config, derived: Derived, rates: list[tuple]) -> str:
+def print_config(config: Config, derived: Sequence[Derived], rates: list[tuple]) -> str:
     """The whole config, all derived numbers, and every parameter's peak learning rate and decay, as JSON.
+
+    derived: of each phase; `derived` shows that of the first, `phases` all where there are phases.
 
     Switches of the model that the config leaves to its family are shown as the family has them.
     """
     config = dataclasses.replace(config, model=resolve(config.model))
     names = ("learning_rate", "weight_decay", "values", "frozen")
     table = {path: dict(zip(names, (*row, frozen(path, config.optimizer)))) for path, *row in rates}
-    shown = {"config": dataclasses.asdict(config), "derived": dataclasses.asdict(derived), "parameters": table}
+    each = list(map(dataclasses.asdict, derived))
+    of_phases = {"phases": each} if config.phases else {}
+    shown = {"config": dataclasses.asdict(config), "derived": each[0], **of_phases, "parameters": table}
     return json.dumps(shown, indent=2)
 
 
@@ -126,15 +150,25 @@ def pace_line(seconds: Sequence[float], waits: Sequence[float], goodput: float) 
     return f"      steps: {times}; {sum(waits) / sum(seconds):.1%} waiting for input; goodput {goodput:.1%}"
 
 
-def first_step_line(seconds: float, compiling: float, hits: int) -> str:
-    cached = f" ({hits} programs came from the cache)" if hits else ""
-    return f"first step done {seconds:.1f} s after the start, {compiling:.1f} s of them compiling it{cached}"
-
-
 def time_line(elapsed: float, shares: Mapping[str, float]) -> str:
     """Where the time since the first start went."""
     parts = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items() if share >= 0.0005)
     return f"time  {duration(elapsed)} since the first start: {parts}"
+
+
+def phase_line(phase: Phase, before: Phase, rows_read: int) -> str:
+    """What is different from this phase on."""
+    changed = "; ".join(config_module.changes(before.config, phase.config))
+    rows = f"reads {phase.rows.folder} from row {rows_read:,} of its stream on"
+    return f"phases[{phase.number}] begins after step {phase.begin:,}: {changed}; {rows}"
+
+
+def compiled_line(phase: int, step: Watched, seconds: float | None) -> str:
+    """How long the step of a phase took to compile. seconds: since the program began; None: it went on from another."""
+    cached = f" ({step.hits} programs came from the cache)" if step.hits else ""
+    if seconds is None:
+        return f"phases[{phase}]: compiled in {step.seconds:.1f} s{cached}"
+    return f"first step done {seconds:.1f} s after the start, {step.seconds:.1f} s of them compiling it{cached}"
 
 
 def first_rows_line(rows: Sequence[Sequence[int]]) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import grain
 import jax
@@ -72,11 +73,40 @@ class Share:
 WHOLE = Share(1, (0,))
 
 
+class Stream(NamedTuple):
+    """One of the sequences of rows that a run reads; the rows of all have different numbers."""
+
+    number: int = 0
+    first_row: int = 0  # what its rows are numbered from
+
+
+FIRST = Stream()
+
+
+def number_streams(manifests: Sequence[dict]) -> tuple[Stream, ...]:
+    """The streams of a run by the manifests of their rows. Raises ConfigError where they hold more than have numbers.
+
+    Masks and dropout go by the numbers of rows, so that no draw is that of another stream.
+    """
+    found, first_row = [], 0
+    for number, manifest in enumerate(manifests):
+        found.append(Stream(number, first_row))
+        first_row += sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
+    if first_row > MOST_ROWS:
+        fix = f"their rows are {first_row:,} in all, and row numbers go up to {MOST_ROWS:,}"
+        raise ConfigError("config.phases", f"{len(found)} streams", fix)
+    return tuple(found)
+
+
 class Shards:
     """Random access to the rows of one split, the corpora one after another in the order of the manifest."""
 
-    def __init__(self, folder: str | Path, manifest: dict, split: str):
-        """Opens every shard. Raises ConfigError where one is missing, broken, or holds another number of rows."""
+    def __init__(self, folder: str | Path, manifest: dict, split: str, first_row: int = 0):
+        """Opens every shard. Raises ConfigError where one is missing, broken, or holds another number of rows.
+
+        first_row: what rows are numbered from.
+        """
+        self.first_row = first_row
         self.layout = records.layout_of(manifest)
         pad = manifest["tokenizer"]["pad"]
         self.padding = records.encode_row(self.layout, [], [], [], [], pad)
@@ -93,9 +123,10 @@ class Shards:
         self.readers = [_open(path, rows) for path, rows in self.files]
         self.ends = np.cumsum([rows for _, rows in self.files], dtype=np.int64)
 
-    def read(self, rows: Int[np.ndarray, " n"]) -> list[bytes]:
+    def read(self, numbers: Int[np.ndarray, " n"]) -> list[bytes]:
         """The records of these rows, in this order; row -1 is all padding. Raises ValueError for a damaged record."""
-        found = [self.padding] * len(rows)
+        found = [self.padding] * len(numbers)
+        rows = np.where(numbers < 0, -1, numbers - self.first_row)
         shard_of = np.where(rows < 0, -1, np.searchsorted(self.ends, rows, side="right"))
         for shard in np.unique(shard_of[rows >= 0]):
             places = np.flatnonzero(shard_of == shard)
@@ -163,32 +194,34 @@ class Mixture(grain.transforms.DatasetSelectionMap):
         raise AssertionError("the last stream takes all that is left")
 
 
-def order_seed(seed: int, corpus: int) -> int:
-    """The 32-bit seed of a corpus's order.
+def order_seed(seed: int, corpus: int, stream: int = 0) -> int:
+    """The 32-bit seed of a corpus's order in a stream.
 
     Hashed, because Grain shuffles epoch e by seed + e: seed 1 would repeat the epochs of seed 0, one epoch earlier.
     """
-    return int.from_bytes(hashlib.blake2b(f"order {seed} {corpus}".encode(), digest_size=4).digest(), "little")
+    name = f"order {seed} {corpus} {stream}" if stream else f"order {seed} {corpus}"
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
 def _number(rows: int, offset: int, index: int, row: int) -> tuple[int, int]:
     return offset + row, index // rows
 
 
-def training_order(rows: Sequence[int], config: Config) -> grain.MapDataset:
-    """The stream of (row, visit) pairs over corpora of so many rows, mixed by `data.weights` or `data.exponent`.
+def training_order(rows: Sequence[int], config: Config, stream: Stream = FIRST) -> grain.MapDataset:
+    """The (row, visit) pairs of a stream over corpora of so many rows, mixed by `data.weights` or `data.exponent`.
 
     Each corpus gives a new permutation of its rows in each of its epochs.
     """
-    streams, offset = [], 0
+    orders, offset = [], stream.first_row
     for corpus, count in enumerate(rows):
-        stream = grain.MapDataset.range(count).shuffle(seed=order_seed(config.seed, corpus)).repeat(VISITS)
-        streams.append(stream.map_with_index(functools.partial(_number, count, offset)))
+        seed = order_seed(config.seed, corpus, stream.number)
+        order = grain.MapDataset.range(count).shuffle(seed=seed).repeat(VISITS)
+        orders.append(order.map_with_index(functools.partial(_number, count, offset)))
         offset += count
-    if len(streams) == 1:
-        return streams[0]
-    mixture = Mixture(mixture_shares(rows, config), [len(stream) for stream in streams])
-    return grain.MapDataset.select_from_datasets(streams, mixture)
+    if len(orders) == 1:
+        return orders[0]
+    mixture = Mixture(mixture_shares(rows, config), [len(order) for order in orders])
+    return grain.MapDataset.select_from_datasets(orders, mixture)
 
 
 def mixture_shares(rows: Sequence[int], config: Config) -> list[int]:
@@ -246,43 +279,58 @@ def _place(batches: Iterator, sharding: jax.sharding.NamedSharding, axis: int, s
 
 
 def host_batches(
-    folder: str | Path, manifest: dict, config: Config, rows_read: int = 0, share: Share = WHOLE
+    folder: str | Path,
+    manifest: dict,
+    config: Config,
+    rows_read: int = 0,
+    share: Share = WHOLE,
+    stream: Stream = FIRST,
 ) -> Iterator[Batch]:
     """Numpy batches [k, b/n, ...] of one process, from the row after the first `rows_read` of the stream.
 
     k is `accumulation`, b `batch_size` / k. Microbatch j of all processes together holds rows j b .. (j+1) b - 1 of
     the step. Raises ConfigError at once where the shards are not what the manifest says.
     """
-    shards = Shards(folder, manifest, "train")
-    order = training_order(shards.rows, config)
+    shards = Shards(folder, manifest, "train", stream.first_row)
+    order = training_order(shards.rows, config, stream)
     steps = (len(order) - rows_read) // config.batch_size
     order = order[rows_read : rows_read + steps * config.batch_size]
     return _batches(shards, order, config.batch_size // config.accumulation, config.accumulation, share)
 
 
 def first_rows(
-    manifest: dict, config: Config, rows_read: int, sharding: jax.sharding.NamedSharding, count: int = 4
+    manifest: dict,
+    config: Config,
+    rows_read: int,
+    sharding: jax.sharding.NamedSharding,
+    stream: Stream = FIRST,
+    count: int = 4,
 ) -> list[list[int]]:
     """The first rows that each process reads after `rows_read`, by process; all processes call it together."""
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (config.accumulation, size), axis=1)
-    order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config)
+    order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config, stream)
     start = rows_read + share.mine[0] * (size // share.blocks)
     mine = np.array([order[place][0] for place in range(start, start + count)], np.int32)
     return np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, count).tolist()
 
 
 def train_batches(
-    folder: str | Path, manifest: dict, config: Config, rows_read: int, sharding: jax.sharding.NamedSharding
+    folder: str | Path,
+    manifest: dict,
+    config: Config,
+    rows_read: int,
+    sharding: jax.sharding.NamedSharding,
+    stream: Stream = FIRST,
 ) -> Iterator[Batch]:
-    """Batches of global arrays [k, b, ...] for the steps after the first `rows_read` rows.
+    """Batches of global arrays [k, b, ...] for the steps after the first `rows_read` rows of a stream.
 
     sharding: of an array [k, b, ...] whose rows (axis 1) are cut over the mesh. Nothing is taken ahead of the caller
     but inside Grain, so after s batches the position is rows_read + s batch_size. See `host_batches` for the rest.
     """
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (config.accumulation, size), axis=1)
-    return _place(host_batches(folder, manifest, config, rows_read, share), sharding, 1, size)
+    return _place(host_batches(folder, manifest, config, rows_read, share, stream), sharding, 1, size)
 
 
 def host_evaluation_batches(

@@ -19,6 +19,7 @@ from mlm_jax.config import Config, Derived, together
 from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.objectives import CAUSAL, names_of
+from mlm_jax.phases import Phase
 from mlm_jax.timing import Clock, Throughput
 
 LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
@@ -63,33 +64,41 @@ class Logbook:
     """Metrics to `metrics.jsonl`, to TensorBoard and to the line of progress; samples to `samples.jsonl`.
 
     The metrics of a step are read from the device when the next one has been dispatched, so that it never waits.
-    rows_before: rows read before step 1, were all steps of the present batch size; done: the step it goes on from.
+    `begin` says which phase the steps are of. steps: of the whole run; done: the step it goes on from.
     """
 
     def __init__(
         self,
         workdir: Path,
-        config: Config,
-        derived: Derived,
+        steps: int,
         device_kind: str,
         progress: Progress,
         clock: Clock,
-        rows_before: int,
         done: int,
     ):
-        self.config, self.derived, self.device_kind, self.progress = config, derived, device_kind, progress
-        self.rows_before, self.clock = rows_before, clock
+        self.steps, self.device_kind, self.progress, self.clock = steps, device_kind, progress, clock
         self.files = [
             JsonLines(workdir / STEPS, progress.active),
             TensorBoard(workdir / "tensorboard", done, progress.active),
         ]
         self.samples = JsonLines(workdir / SAMPLES, progress.active)
+        self.pending: tuple[int, dict, float] | None = None
+        self.waited = 0.0
+
+    def begin(self, phase: Phase, done: int, rows_read: int, several: bool) -> None:
+        """The steps after `done` are of this phase, of whose stream so many rows are read; until the first is done,
+        time counts as `starting`. several: whether the lines of steps name the phase.
+        """
+        self.flush()
+        self.clock.switch("starting")
+        self.config, self.derived = phase.config, phase.derived
+        self.step_flops = flops.of_run(phase.config, phase.derived)
+        # rows read of the stream before step 1, were all steps of this phase
+        self.rows_before = rows_read - done * phase.config.batch_size
+        self.phase = {"phase": phase.number} if several else {}
         self.throughput = Throughput()
         self.seconds: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
         self.waits: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
-        self.pending: tuple[int, dict, float] | None = None
-        self.waited = 0.0
-        self.step_flops = flops.of_run(config, derived)
 
     def next_batch(self, batches: Iterator) -> object:
         """The next batch; the time for which the device had to wait for it is that step's `time/input_wait`."""
@@ -175,6 +184,7 @@ class Logbook:
         self._to_files(
             {
                 "step": number,
+                **self.phase,
                 "epoch": rows_read / self.derived.train_rows,
                 "train/loss": values["loss"],
                 "train/targets": values["targets"],
@@ -195,5 +205,5 @@ class Logbook:
         for name in ("loss", "grad_norm"):
             if not math.isfinite(values[name]):
                 raise FloatingPointError(f"step {number}: {name} is {values[name]}")
-        left = self.throughput.seconds_left(self.config.steps - number)
+        left = self.throughput.seconds_left(self.steps - number)
         self.progress.update(number, values["loss"], values["learning_rate"], speed, left, mfu)

@@ -83,17 +83,20 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     import jax
 
     config, workdir = arguments.config, arguments.workdir
-    derived = config_module.check(config, jax.device_count(), jax.process_count(), platform=jax.default_backend())
+    devices, processes = jax.device_count(), jax.process_count()
+    derived = config_module.check_each(config, devices, processes, platform=jax.default_backend())
     from mlm_jax import console, optim
     from mlm_jax.models import build
 
-    folder = config_module.rows_folder(config, workdir)
-    if arguments.print_config and (folder / records.MANIFEST).exists():
-        manifest = records.read_manifest(folder)
-        derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-    asked = derived.vocab_size or config.model.vocab_size or config.tokenizer.vocab_size
+    if arguments.print_config:
+        folders = config_module.rows_folders(config, workdir)
+        if all((folder / records.MANIFEST).exists() for folder in folders):
+            manifests = list(map(records.read_manifest, folders))
+            derived = config_module.check_each(config, devices, processes, manifests)
+            config = config_module.in_steps(config, config_module.readings(config, manifests))
+    asked = derived[0].vocab_size or config.model.vocab_size or config.tokenizer.vocab_size
     shapes = jax.eval_shape(build(config.model, asked, config.objectives).init, jax.random.key(0))
-    rates = optim.table(shapes, config.optimizer)  # finds a parameter that no group names
+    rates = optim.table(shapes, config_module.phase_configs(config)[0].optimizer)  # a parameter that no group names
     if arguments.print_config:
         print(console.print_config(config, derived, rates))
         return 0
@@ -104,10 +107,11 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     return train(config, workdir, command, began, arguments.profile)
 
 
-def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Callable) -> tuple[Path, dict]:
-    """The folder of rows and its manifest; process 0 prepares them where that is due, the others wait.
+def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> list[tuple[Path, dict]]:
+    """The folder of each stream's rows and its manifest; process 0 prepares them where that is due, the others wait.
 
-    `say` warns of what changed since rows were made that stay as they are.
+    kept: how many streams a checkpoint has read. `say` warns of what changed since rows were made that stay as they
+    are. Raises ConfigError, where rows that a phase names have another tokenizer than the first.
     """
     import jax
     from jax.experimental import multihost_utils
@@ -115,11 +119,17 @@ def prepared_rows(config: Config, workdir: Path, has_checkpoint: bool, say: Call
     if jax.process_index() == 0:
         from mlm_jax.prepare import prepare_or_keep
 
-        for change in prepare_or_keep(config, workdir, has_checkpoint):
+        for change in prepare_or_keep(config, workdir, kept):
             say(f"warning: the rows stay as they are, made before this changed: {change}")
     multihost_utils.sync_global_devices("rows")
-    folder = config_module.rows_folder(config, workdir)
-    return folder, records.read_manifest(folder)
+    found = [(folder, records.read_manifest(folder)) for folder in config_module.rows_folders(config, workdir)]
+    hashes = [manifest["tokenizer"]["hash"] for _, manifest in found]
+    for stream, (folder, _) in enumerate(found):
+        if hashes[stream] != hashes[0]:
+            with config_module.naming(config, config_module.streams(config).index(stream)):
+                fix = f"has the tokenizer {hashes[stream]}, the rows of the first phase have {hashes[0]}"
+                raise ConfigError("config.data.rows", str(folder), fix)
+    return found
 
 
 def train(config: Config, workdir: Path, command: str, began: float, profile_steps: int) -> int:
@@ -130,14 +140,10 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     """
     import jax
 
-    from mlm_jax import console, data, feedback, keys, logbook, metrics, optim, sharding, state, step, timing
-    from mlm_jax.audit import auditor, check_rows
+    from mlm_jax import console, data, feedback, keys, logbook, metrics, optim, phases, sharding, state, timing
+    from mlm_jax.audit import check_rows
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
-    from mlm_jax.compilation import Watched
-    from mlm_jax.evaluate import make_evaluation
     from mlm_jax.initial import check_source, params_from
-    from mlm_jax.models import build
-    from mlm_jax.samples import make_samples
     from mlm_jax.tokenizer import Tokenizer
 
     first = jax.process_index() == 0
@@ -149,27 +155,50 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         raise ConfigError("workdir", str(workdir), fix)
     if config.init_from and checkpoints.latest is None:
         check_source(config.init_from)
-    folder, manifest = prepared_rows(config, workdir, checkpoints.latest is not None, progress.message)
-    derived = config_module.check(config, jax.device_count(), jax.process_count(), manifest)
-    check_rows(manifest, config.mask)
+    prepared = prepared_rows(config, workdir, len(streams_read(saved)), progress.message)
+    manifests = [manifest for _, manifest in prepared]
+    derived = config_module.check_each(config, jax.device_count(), jax.process_count(), manifests)
+    config = config_module.in_steps(config, config_module.readings(config, manifests))
+    progress.steps = config.steps
+    for manifest in manifests:
+        check_rows(manifest, config.mask)
+    (folder, manifest), *_ = prepared
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
     asked, made = config.tokenizer, manifest["options"]["tokenizer"]
     if (asked.path or asked.terms) and (asked.path, asked.terms) != (made["path"], made.get("terms", "")):
         # of rows that were given, or are those of a run that has begun
         progress.message(f"the tokenizer is that of the rows, {folder / 'tokenizer'}, not config.tokenizer")
 
-    mesh = sharding.make_mesh(derived.mesh)
-    model = build(config.model, derived.vocab_size, config.objectives)
+    rows = [
+        phases.Rows(stream, folder, manifest, tokenizer.vocabulary(np.array(manifest["unigrams"])))
+        for stream, (folder, manifest) in zip(data.number_streams(manifests), prepared)
+    ]
+    planned = phases.of_run(config, derived, rows)
+    mesh = sharding.make_mesh(derived[0].mesh)
+    # the state is the same in all phases
+    model = phases.model_of(planned[0])
     optimizer = optim.optimizer(config.optimizer, config.steps)
-    fed = feedback.start(model, vocabulary, config.mask)
+    fed = feedback.start(model, rows[0].vocabulary, config.mask)
     target = state.abstract(model, optimizer, mesh, config.mesh, fed)
-    rates = optim.table(target.params, config.optimizer)
     kind = jax.devices()[0].device_kind
-    progress.message(console.startup(config, derived, kind, rates, manifest, fed))
 
-    facts = {"tokenizer": tokenizer.hash, "data": manifest["fingerprint"], "config": dataclasses.asdict(config)}
-    done, rows_read, spent = 0, 0, {}
+    facts = {
+        "tokenizer": tokenizer.hash,
+        "data": manifest["fingerprint"],
+        "streams": [stream_facts(*both) for both in zip(config_module.stream_configs(config), manifests)],
+        "config": dataclasses.asdict(config),
+    }
+    done, read, spent = 0, [0] * len(rows), {}  # rows of each stream
+    if checkpoints.latest is not None:
+        done = checkpoints.latest
+        if done > config.steps:
+            raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
+        read, spent = position(saved, facts, workdir), saved.get("spent", {})
+    here = planned[config_module.phase_at(config, min(done + 1, config.steps))]
+    rates = optim.table(target.params, here.config.optimizer)
+    progress.message(console.startup(here, kind, rates, fed))
+    for line in console.phase_lines(planned):
+        progress.message(line)
     if checkpoints.latest is None:
         with sharding.activate(mesh, config.mesh):
             if config.init_from:
@@ -178,10 +207,6 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
             else:
                 now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
     else:
-        done = checkpoints.latest
-        if done > config.steps:
-            raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
-        rows_read, spent = position(saved, facts, workdir), saved.get("spent", {})
         now = checkpoints.restore(done, target)
         if config.mask.schedule == "adaptive":  # a function of config and rows, which may have changed
             now = dataclasses.replace(now, feedback=feedback.with_rate(now.feedback, fed["rate"]))
@@ -191,7 +216,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     if done >= config.steps:
         return finish(checkpoints, done, config, workdir, progress)
     done_before = done
-    started_at = logbook.record_start(workdir, began, done, command, derived, kind, first)
+    started_at = logbook.record_start(workdir, began, done, command, here.derived, kind, first)
     if first:
         for name in (logbook.STEPS, logbook.SAMPLES):
             metrics.truncate(workdir / name, done)
@@ -199,57 +224,59 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         tokenizer.save(workdir / "tokenizer")
 
     placed = sharding.batch_sharding(mesh, leading=1)
-    progress.message(console.first_rows_line(data.first_rows(manifest, config, rows_read, placed)))
-    batches = data.train_batches(folder, manifest, config, rows_read, placed)
-    train_step = Watched(
-        step.make_train_step(model, optimizer, vocabulary, config, mesh), "train_step", progress.message
-    )
-    evaluation = make_evaluation(model, vocabulary, config, folder, manifest, mesh)
-    samples = make_samples(model, tokenizer, vocabulary, config, folder, manifest, mesh)
+    ahead = data.first_rows(here.rows.manifest, here.config, read[here.rows.stream.number], placed, here.rows.stream)
+    progress.message(console.first_rows_line(ahead))
     roots = keys.roots(config.seed)
-    make_mask = feedback.make_mask(model, vocabulary, config)
-    masks = auditor(make_mask, vocabulary, config, roots, placed)
     clock = timing.Clock(started_at, spent, began)
-    rows_before = rows_read - done * config.batch_size
-    log = logbook.Logbook(workdir, config, derived, kind, progress, clock, rows_before, done)
-    stop = runtime.Stop()
+    log = logbook.Logbook(workdir, config.steps, kind, progress, clock, done)
+    stop, stopping = runtime.Stop(), False
     profile = runtime.Profile(workdir / "profile", profile_steps if first else 0, progress.message)
     with (
         sharding.activate(mesh, config.mesh),
-        contextlib.closing(batches),
-        contextlib.closing(train_step),
         contextlib.closing(log),
         contextlib.closing(stop),
         contextlib.closing(profile),
         contextlib.closing(checkpoints),
     ):
-        for number in range(done + 1, config.steps + 1):
-            batch = log.next_batch(batches)
-            now, values = train_step(now, batch, roots)
-            log.step(number, values)  # reads those of the step before, while this one runs
-            profile.step(values)
-            if number == done_before + 1:
-                log.flush()
-                progress.message(console.first_step_line(time.time() - began, train_step.seconds, train_step.hits))
-            if number == done_before + 1 or number % config.audit.every_steps == 0:
-                with log.pause("starting" if number == done_before + 1 else "evaluation"):
-                    audit_masks(masks, batch, number, now, progress)
-            # counted from this start: jax's service takes a step that all have yet to reach, and begins at 0
-            last, stopping = number == config.steps, stop.at(number - done_before)
-            if last or number % config.evaluate.every_steps == 0:
-                with log.pause("evaluation"):
-                    results = evaluation(now.params, shuffled=last)
-                    log.evaluation(number, results, samples(now.params))
-                    fed = feedback.after_evaluation(now.feedback, results, config.mask)
-                    now = dataclasses.replace(now, feedback=fed)
-                    if not last:  # the end of the run writes it
-                        write_report(workdir, progress)
-            if last or stopping or number % config.checkpoint.every_steps == 0:
-                # the lines of a saved step are on the disk before it is, and its loss is finite
-                with log.pause("saving"):
-                    rows_read += (number - done) * config.batch_size
-                    done = number
-                    checkpoints.save(number, now, {**facts, "rows_read": rows_read, "spent": clock.totals()})
+        for phase in planned[here.number :]:
+            stream, begin = phase.rows.stream.number, max(done_before, phase.begin)
+            log.begin(phase, begin, read[stream], len(planned) > 1)
+            if begin > done_before:
+                progress.message(console.phase_line(phase, planned[phase.number - 1], read[stream]))
+            programs = phases.make_programs(phase, config.mask, tokenizer, mesh, read[stream], progress.message)
+            with contextlib.closing(programs.batches), contextlib.closing(programs.train_step):
+                for number in range(begin + 1, phase.end + 1):
+                    batch = log.next_batch(programs.batches)
+                    now, values = programs.train_step(now, batch, roots)
+                    read[stream] += phase.config.batch_size
+                    log.step(number, values)  # reads those of the step before, while this one runs
+                    profile.step(values)
+                    compiled = number == begin + 1
+                    if compiled:
+                        log.flush()
+                        seconds = time.time() - began if number == done_before + 1 else None
+                        progress.message(console.compiled_line(phase.number, programs.train_step, seconds))
+                    if compiled or number % config.audit.every_steps == 0:
+                        with log.pause("starting" if compiled else "evaluation"):
+                            audit_masks(programs.masks, batch, number, now, progress)
+                    # counted from this start: jax's service takes a step that all have yet to reach, and begins at 0
+                    last, stopping = number == config.steps, stop.at(number - done_before)
+                    if last or number % config.evaluate.every_steps == 0:
+                        with log.pause("evaluation"):
+                            results = programs.evaluation(now.params, shuffled=last)
+                            log.evaluation(number, results, programs.samples(now.params))
+                            fed = feedback.after_evaluation(now.feedback, results, config.mask)
+                            now = dataclasses.replace(now, feedback=fed)
+                            if not last:  # the end of the run writes it
+                                write_report(workdir, progress)
+                    if last or stopping or number % config.checkpoint.every_steps == 0:
+                        # the lines of a saved step are on the disk before it is, and its loss is finite
+                        with log.pause("saving"):
+                            done = number
+                            where = {"position": list(read), "rows_read": sum(read), **phase_facts(phase, config)}
+                            checkpoints.save(number, now, {**facts, **where, "spent": clock.totals()})
+                    if stopping:
+                        break
             if stopping:
                 break
         progress.message(console.time_line(clock.elapsed, clock.shares()))
@@ -279,18 +306,51 @@ def write_report(workdir: Path, progress) -> None:
             progress.message(f"warning: {workdir / 'report.html'} was not written: {error!r}")
 
 
-def position(saved: dict, facts: dict, workdir: Path) -> int:
-    """Rows read by the saved step. Raises ConfigError where the run that goes on would not be the same run."""
-    for name, what in (("tokenizer", "tokenizer"), ("data", "prepared rows")):
-        if saved[name] != facts[name]:
-            fix = f"its checkpoint was trained with another {what} ({saved[name]}); this one is {facts[name]}"
+def stream_facts(config: Config, manifest: dict) -> dict:
+    """What a stream of rows follows from, beside the seed."""
+    return {"data": manifest["fingerprint"], "weights": list(config.data.weights), "exponent": config.data.exponent}
+
+
+def streams_read(saved: dict) -> list[dict]:
+    """The `stream_facts` of what a checkpoint has read; empty without one. An older one knows of one stream."""
+    if not saved or "streams" in saved:
+        return saved.get("streams", [])
+    data = saved["config"]["data"]
+    return [{"data": saved["data"], "weights": list(data["weights"]), "exponent": data.get("exponent", 1.0)}]
+
+
+def phase_facts(phase, config: Config) -> dict:
+    """Of a checkpoint what its model needs to know of the phase (a `phases.Phase`) that it was made in."""
+    return {"rotary_base": phase.config.model.rotary_base} if config.phases else {}
+
+
+def position(saved: dict, facts: dict, workdir: Path) -> list[int]:
+    """Rows of each stream that are read by the saved step; streams that are new come last, and those that are no more.
+
+    `facts` gets the latter, which a later start may read again. Raises ConfigError where the run that goes on would not
+    be the same run.
+    """
+    read_before, now = streams_read(saved), facts["streams"]
+    then_config, config = (config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts))
+    wanted = [("tokenizer", "tokenizer", saved["tokenizer"], facts["tokenizer"])]
+    wanted += [("data", "prepared rows", one["data"], other["data"]) for one, other in zip(read_before, now)]
+    for _, what, before, after in wanted:
+        if before != after:
+            fix = f"its checkpoint was trained with another {what} ({before}); this one is {after}"
             raise ConfigError("workdir", str(workdir), fix)
-    configs = [config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts)]
-    for key in ("seed", "data.weights", "data.exponent", "mask.regime", "mask.versions", "optimizer.name"):
-        then, now = (config_module.get(config, key) for config in configs)
-        if now != then:
-            raise ConfigError(f"config.{key}", now, f"the checkpoint in {workdir} was trained with {then!r}")
-    return saved["rows_read"]
+    for key in ("seed", "mask.regime", "mask.versions", "optimizer.name"):
+        before, after = (config_module.get(one, key) for one in (then_config, config))
+        if before != after:
+            raise ConfigError(f"config.{key}", after, f"the checkpoint in {workdir} was trained with {before!r}")
+    for stream, (one, other) in enumerate(zip(read_before, now)):
+        for key in ("weights", "exponent"):
+            if one[key] != other[key]:
+                with config_module.naming(config, config_module.streams(config).index(stream)):
+                    fix = f"the checkpoint in {workdir} was trained with {one[key]!r}"
+                    raise ConfigError(f"config.data.{key}", other[key], fix)
+    read = saved.get("position", [saved["rows_read"]])
+    facts["streams"] = now + read_before[len(now) :]
+    return read + [0] * (len(now) - len(read))
 
 
 def finish(checkpoints, done: int, config: Config, workdir: Path, progress) -> int:

@@ -25,7 +25,7 @@ from mlm_jax.config import (
 MANIFEST = {
     "row_length": 512,
     "tokenizer": {"vocab_size": 8000, "pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
-    "corpora": [{"source": "a", "splits": {"train": {"rows": 1000}, "eval": {"rows": 10}}}],
+    "corpora": [{"source": "a", "splits": {"train": {"rows": 1000, "tokens": 500_000}, "eval": {"rows": 10}}}],
 }
 
 
@@ -192,7 +192,10 @@ def test_shards_must_divide_the_model():
         ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 8000}}, r"no \[MASK\]"),
         ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 1}}, r"id of \[UNK\]"),
         ({"tokenizer": {**MANIFEST["tokenizer"], "mask": 0}}, r"id of \[PAD\]"),
-        ({"corpora": [{"source": "a", "splits": {"train": {"rows": 0}, "eval": {"rows": 0}}}]}, "no text to train on"),
+        (
+            {"corpora": [{"source": "a", "splits": {"train": {"rows": 0, "tokens": 0}, "eval": {"rows": 0}}}]},
+            "no text to train on",
+        ),
     ],
 )
 def test_rows_that_do_not_fit(change, says):

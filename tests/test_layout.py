@@ -40,6 +40,7 @@ ARRAYS += [
     "plan",
     "evaluate",
     "samples",
+    "phases",
     "console",
     "logbook",
     "card",

@@ -18,7 +18,7 @@ from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import evaluate, fill_mask, prepare
 from mlm_jax.config import Config, ConfigError
 from mlm_jax.evaluate import set_names
-from mlm_jax.train import main, position
+from mlm_jax.train import main, position, stream_facts
 
 SMALL = [
     "--config.tokenizer.vocab_size=60",
@@ -405,7 +405,8 @@ def test_what_cannot_change_when_a_run_goes_on_is_named(key, other, tmp_path):
     section, name = key.split(".")
     setattr(getattr(then, section), name, other)
     saved, facts = ({"tokenizer": "t", "data": "d", "config": dataclasses.asdict(one)} for one in (then, now))
+    facts["streams"] = [stream_facts(now, {"fingerprint": "d"})]
     with pytest.raises(ConfigError) as error:
         position({**saved, "rows_read": 7}, facts, tmp_path)
     assert error.value.key == f"config.{key}" and repr(other) in error.value.fix
-    assert position({**facts, "rows_read": 7}, facts, tmp_path) == 7
+    assert position({**facts, "rows_read": 7}, facts, tmp_path) == [7]

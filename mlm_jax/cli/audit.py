@@ -46,8 +46,8 @@ def run(arguments: Arguments) -> int:
 
 def audited(arguments: Arguments):
     """An `audit.Audit` of the rows that were asked for. Raises ConfigError."""
-    config = arguments.config
-    rows = open_rows(config, arguments.workdir)
+    rows = open_rows(arguments.config, arguments.workdir)
+    config = rows.config
     import jax
 
     from mlm_jax import data

@@ -85,7 +85,8 @@ def measured(config: Config, workdir: Path, steps: int, strategies: bool = False
     import jax
 
     config_module.check(config, jax.device_count(), platform=jax.default_backend())
-    with rows_of(config, workdir) as rows:
+    with rows_of(config_module.phase_configs(config)[0], workdir) as rows:
+        config = config_module.first_phase(config, rows.manifest)
         derived = config_module.check(config, jax.device_count(), 1, rows.manifest)
         return measure(config, derived, rows, steps, strategies)
 

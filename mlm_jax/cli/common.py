@@ -18,8 +18,9 @@ SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}  # as a tokenizer 
 
 
 class Rows(NamedTuple):
-    """Prepared rows that are looked at, and their ids."""
+    """Prepared rows that are looked at, those of the first phase, their ids, and the config that they are masked by."""
 
+    config: Config  # of that phase, its lengths in steps
     folder: Path
     manifest: dict
     tokenizer: Tokenizer
@@ -35,9 +36,10 @@ def open_rows(config: Config, workdir: Path) -> Rows:
     runtime.start()
     from mlm_jax.audit import check_rows
 
+    config = config_module.first_phase(config, manifest)
     check_rows(manifest, config.mask)
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    return Rows(folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
+    return Rows(config, folder, manifest, tokenizer, tokenizer.vocabulary(np.array(manifest["unigrams"])))
 
 
 def masks_at_start(config: Config, rows: Rows) -> tuple[Callable, dict]:
@@ -72,13 +74,14 @@ def devices_asked(config: Config) -> int:
 def checked_rows(config: Config, workdir: Path) -> tuple[Path, dict]:
     """The folder of a config's rows, and its manifest; prepared as `train` would prepare them. Raises ConfigError.
 
+    Of a config with phases the rows of the first one.
     Rows of a run with a checkpoint stay as they are, with a warning where the sources or options have changed.
     """
     config_module.check(config, devices=devices_asked(config))
     from mlm_jax.prepare import prepare_or_keep
 
     has_checkpoint = any((workdir / "checkpoints").glob("*"))
-    changed = prepare_or_keep(config, workdir, has_checkpoint)
+    changed = prepare_or_keep(config, workdir, kept=int(has_checkpoint), streams=1)
     folder = config_module.rows_folder(config, workdir)
     manifest = records.read_manifest(folder)
     for change in changed:

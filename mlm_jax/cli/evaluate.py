@@ -56,7 +56,10 @@ def results(arguments: Arguments) -> Iterator[dict]:
     from mlm_jax.evaluate import make_evaluation
 
     workdir = arguments.workdir
-    config = here(load_config(workdir), jax.device_count(), arguments.max_rows)
+    of_run = load_config(workdir)
+    # the rows of the first phase, and the masks that all of them are evaluated by
+    config = dataclasses.replace(config_module.phase_configs(of_run)[0], mask=of_run.mask)
+    config = here(config, jax.device_count(), arguments.max_rows)
     folder = Path(arguments.rows).expanduser() if arguments.rows else config_module.rows_folder(config, workdir)
     manifest = records.read_manifest(folder)
     if not any(corpus["splits"][arguments.split]["rows"] for corpus in manifest["corpora"]):

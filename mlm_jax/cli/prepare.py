@@ -10,7 +10,7 @@ from mlm_jax import records
 from mlm_jax.cli.common import devices_asked
 from mlm_jax.config import ConfigError
 from mlm_jax.flags import Arguments, Usage, command
-from mlm_jax.prepare import changes, prepare
+from mlm_jax.prepare import prepare_or_keep, prepare_stream, with_encoded
 from mlm_jax.prepare.phrases import read_phrases
 from mlm_jax.tokenizer import Tokenizer
 
@@ -53,15 +53,21 @@ def run(arguments: Arguments) -> int:
         print("\n".join([f"rows in {config.data.rows}", *_lines(manifest)]))
         return 0
     config_module.check_writable(workdir)
-    folder = config_module.rows_folder(config, workdir)
-    if not config.data.rows and any((workdir / "checkpoints").glob("*")):
-        manifest = records.read_manifest(folder)
-        if changed := changes(config, manifest):
+    folders = tuple(dict.fromkeys(config_module.rows_folders(config, workdir)))
+    if arguments.beam:
+        if len(folders) > 1:
+            fix = f"reads {len(folders)} kinds of rows; make each by a config without phases, and name them as rows"
+            raise ConfigError("config.phases", f"{len(config.phases)} phases", fix)
+        _by_beam(arguments, str(folders[0]))
+    elif not config.data.rows and any((workdir / "checkpoints").glob("*")):
+        if changed := prepare_or_keep(config, workdir, kept=len(folders)):
             fix = f"has checkpoints of these rows, which stay as they are; name another. Changed: {'; '.join(changed)}"
             raise ConfigError("workdir", str(workdir), fix)
     else:
-        manifest = _by_beam(arguments, str(folder)) if arguments.beam else prepare(config, folder)
-    print(summary(manifest, folder))
+        prepare_stream(with_encoded(config, workdir), folders, 0)  # whatever a folder that data.rows names holds
+        prepare_or_keep(config, workdir, kept=0)
+    for folder in folders:
+        print(summary(records.read_manifest(folder), folder))
     return 0
 
 

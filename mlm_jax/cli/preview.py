@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
 
 
 def run(arguments: Arguments) -> int:
-    config = arguments.config
-    rows = open_rows(config, arguments.workdir)
+    rows = open_rows(arguments.config, arguments.workdir)
+    config = rows.config
     from mlm_jax import masking, preview
 
     total = sum(corpus["splits"]["train"]["rows"] for corpus in rows.manifest["corpora"])

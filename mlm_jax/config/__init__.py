@@ -4,11 +4,24 @@ Config files return a `Config`; the command line overrides single fields (`--con
 Nothing here imports jax, so that a mistake is reported before any device is touched.
 """
 
-from mlm_jax.config.checks import Derived, check, get
+from mlm_jax.config.checks import Derived, check, check_each, get
 from mlm_jax.config.families import PRESETS, is_local, positions, resolve
-from mlm_jax.config.files import check_writable, from_json, load, rows_folder, to_json
+from mlm_jax.config.files import check_writable, from_json, load, to_json
+from mlm_jax.config.lengths import begins, in_steps
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.objectives import fills_masks, together
+from mlm_jax.config.phases import (
+    changes,
+    first_phase,
+    naming,
+    phase_at,
+    phase_configs,
+    readings,
+    rows_folder,
+    rows_folders,
+    stream_configs,
+    streams,
+)
 from mlm_jax.config.schema import (
     AuditConfig,
     CausalConfig,
@@ -26,6 +39,7 @@ from mlm_jax.config.schema import (
     ObjectiveConfig,
     ObjectivesConfig,
     OptimizerConfig,
+    PhaseConfig,
     RunError,
     SaveError,
     TokenizerConfig,
@@ -52,21 +66,34 @@ __all__ = [
     "ObjectiveConfig",
     "ObjectivesConfig",
     "OptimizerConfig",
+    "PhaseConfig",
     "RunError",
     "SaveError",
     "TokenizerConfig",
+    "begins",
     "capacity",
+    "changes",
     "check",
+    "check_each",
     "check_writable",
     "fills_masks",
+    "first_phase",
     "from_json",
     "get",
+    "in_steps",
     "is_local",
     "load",
+    "naming",
+    "phase_at",
+    "phase_configs",
     "positions",
+    "readings",
     "resolve",
     "round_up",
     "rows_folder",
+    "rows_folders",
+    "stream_configs",
+    "streams",
     "to_json",
     "together",
     "with_source",

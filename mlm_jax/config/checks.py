@@ -4,19 +4,27 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Sequence
 
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
+from mlm_jax.config.files import items
+from mlm_jax.config.lengths import amount, are_open, in_steps, of_share
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.objectives import check_objectives, check_pairs
 from mlm_jax.config.optimizer import check_optimizer
+from mlm_jax.config.phases import check_phases, check_spans, naming, phase_configs, readings, streams
 from mlm_jax.config.schema import Config, ConfigError, ModelConfig
 from mlm_jax.config.text import check_data, check_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """Numbers that follow from a config and the machine; `vocab_*` and below are None before the rows are known."""
+    """Numbers that follow from a config and the machine.
+
+    `vocab_*` and below are None before the rows are known, and the steps where a length waits for them. Those of a
+    phase; `steps`, `warmup_steps`, `cooldown_steps`, `epochs` and `tokens` are the whole run's.
+    """
 
     devices: int
     processes: int
@@ -25,12 +33,15 @@ class Derived:
     rows_per_device: int
     tokens_per_step: int  # places, padding included
     capacity: int  # most selected tokens of a row, m
-    warmup_steps: int
+    steps: int | None
+    warmup_steps: int | None
+    cooldown_steps: int | None  # 0 without schedule=wsd
     vocab_size: int | None = None
     vocab_rows: int | None = None  # rows of the word table inside: vocab_size rounded up to a multiple of 128
     train_rows: int | None = None
     evaluation_rows: int | None = None
     epochs: float | None = None
+    tokens: float | None = None  # without padding
 
 
 def check(
@@ -39,10 +50,41 @@ def check(
     """Derives every number of a run, or raises `ConfigError` at the first contradiction.
 
     Called before any data is read, and again with the manifest of the prepared rows. platform: cpu, gpu or tpu, None
-    where the run may be on another machine: whether it has what `model.attention` names is then not asked.
+    where the run may be on another machine: whether it has what `model.attention` names is then not asked. Of phases
+    all are checked; the numbers are those of the first, and the manifest is that of its rows.
     """
+    return check_each(config, devices, processes, () if manifest is None else (manifest,), platform)[0]
+
+
+def check_each(
+    config: Config, devices: int, processes: int = 1, manifests: Sequence[dict] = (), platform: str | None = None
+) -> tuple[Derived, ...]:
+    """`check` with the numbers of every phase. manifests: of the streams, as far as they are known."""
     _check_types(config, "config")
     _check_ranges(config)
+    check_phases(config)
+    read = readings(config, manifests) if manifests else None
+    config = in_steps(config, read)
+    if not config.length:
+        check_spans(config)
+    found = []
+    for number, (stream, one) in enumerate(zip(streams(config), phase_configs(config))):
+        with naming(config, number):
+            derived = _check_phase(one, devices, processes, platform)
+            if stream < len(manifests):
+                derived = dataclasses.replace(derived, **_check_manifest(one, manifests[stream]))
+        found.append(derived)
+    if not read or are_open(config):
+        return tuple(found)
+    lengths = {unit: amount(unit, config, read) for unit in ("epochs", "tokens")}
+    return tuple(dataclasses.replace(derived, **lengths) for derived in found)
+
+
+def _check_phase(config: Config, devices: int, processes: int, platform: str | None) -> Derived:
+    """The numbers of a config without phases, as far as they need no rows."""
+    _check_ranges(config)
+    if not are_open(config):
+        check_optimizer(config)
     check_mask(config.mask, config.model.layers)
     check_data(config)
     check_tokenizer(config.tokenizer)
@@ -51,7 +93,10 @@ def check(
     check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
     check_objectives(config, microbatch)
-    derived = Derived(
+    steps, optimizer = None if config.length else config.steps, config.optimizer
+    known = steps is not None
+    falls = optimizer.schedule == "wsd"
+    return Derived(
         devices=devices,
         processes=processes,
         mesh=mesh,
@@ -59,11 +104,10 @@ def check(
         rows_per_device=microbatch // (mesh["data"] * mesh["fsdp"]),
         tokens_per_step=config.batch_size * config.row_length,
         capacity=capacity(config.mask, config.row_length, config.data.max_segments),
-        warmup_steps=round(config.optimizer.warmup * config.steps),
+        steps=steps,
+        warmup_steps=of_share(optimizer.warmup, steps) if known and not optimizer.warmup_length else None,
+        cooldown_steps=of_share(optimizer.cooldown * falls, steps) if known and not optimizer.cooldown_length else None,
     )
-    if manifest is None:
-        return derived
-    return dataclasses.replace(derived, **_check_manifest(config, manifest))
 
 
 def _check_types(value: object, key: str) -> None:
@@ -75,6 +119,12 @@ def _check_types(value: object, key: str) -> None:
             if not isinstance(given, hint):
                 raise ConfigError(name, given, f"must be a {hint.__name__}")
             _check_types(given, name)
+        elif kind := items(hint):
+            if not _is(given, hint):
+                fix = f"must be a tuple of {kind.__name__}, which only the config file can hold"
+                raise ConfigError(name, given, f"{fix}; the command line changes single values ({name}[0].begin=0)")
+            for i, item in enumerate(given):
+                _check_types(item, f"{name}[{i}]")
         elif not _is(given, hint):
             shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
             raise ConfigError(name, given, f"must be of type {shown.replace('typing.', '')}")
@@ -223,7 +273,6 @@ def _check_ranges(config: Config) -> None:
         value = get(config, key)
         if value is not None and not (0 <= value < 1 or (one_allowed and value == 1)):
             raise ConfigError(f"config.{key}", value, f"must lie in [0, 1{']' if one_allowed else ')'}")
-    check_optimizer(config)
 
 
 def _mesh_shape(config: Config, devices: int) -> dict[str, int]:
@@ -352,5 +401,4 @@ def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:
         "vocab_rows": round_up(vocab_size, 128),
         "train_rows": train,
         "evaluation_rows": held_out,
-        "epochs": config.steps * config.batch_size / train,
     }

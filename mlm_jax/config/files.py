@@ -1,4 +1,4 @@
-"""Where a run lies, and its config as JSON."""
+"""The folder of a run, and its config as JSON."""
 
 import dataclasses
 import json
@@ -7,11 +7,6 @@ import typing
 from pathlib import Path
 
 from mlm_jax.config.schema import Config, ConfigError
-
-
-def rows_folder(config: Config, workdir: Path) -> Path:
-    """Where the prepared rows of a run lie."""
-    return Path(config.data.rows).expanduser() if config.data.rows else workdir / "rows"
 
 
 def check_writable(folder: Path, key: str = "workdir") -> None:
@@ -43,9 +38,18 @@ def _build(kind: type, values: dict, key: str) -> object:
         hint = hints[name]
         if dataclasses.is_dataclass(hint):
             built[name] = _build(hint, value, f"{key}.{name}")
+        elif kind_of_items := items(hint):
+            built[name] = tuple(_build(kind_of_items, item, f"{key}.{name}[{i}]") for i, item in enumerate(value))
         else:
             built[name] = _tuples(value)
     return kind(**built)
+
+
+def items(hint: object) -> type | None:
+    """The dataclass of which a type holds a tuple of any length, as `tuple[PhaseConfig, ...]`; else None."""
+    args = typing.get_args(hint)
+    one = args[0] if typing.get_origin(hint) is tuple and args[-1] is Ellipsis else None
+    return one if dataclasses.is_dataclass(one) else None
 
 
 def _tuples(value: object) -> object:

@@ -2,13 +2,14 @@
 
 import re
 
+from mlm_jax.config.lengths import of_share
 from mlm_jax.config.schema import Config, ConfigError, OptimizerConfig
 
 
 def check_optimizer(config: Config) -> None:
     """Raises ConfigError for keys of `optimizer` that contradict each other, or the number of steps."""
     optimizer = config.optimizer
-    if round(optimizer.warmup * config.steps) >= config.steps:
+    if of_share(optimizer.warmup, config.steps) >= config.steps:
         fix = f"leaves none of config.steps = {config.steps} after it"
         raise ConfigError("config.optimizer.warmup", optimizer.warmup, fix)
     _check_schedule(optimizer, config.steps)
@@ -34,11 +35,11 @@ def _check_pattern(key: str, pattern: str) -> None:
 
 
 def _check_schedule(optimizer: OptimizerConfig, steps: int) -> None:
-    warmup_steps, name = round(optimizer.warmup * steps), optimizer.schedule
+    warmup_steps, name = of_share(optimizer.warmup, steps), optimizer.schedule
     if name == "inverse_sqrt" and not warmup_steps:
         fix = "gives no step of warm-up, from whose end the rate falls with config.optimizer.schedule = 'inverse_sqrt'"
         raise ConfigError("config.optimizer.warmup", optimizer.warmup, fix)
-    if name == "wsd" and not 1 <= round(optimizer.cooldown * steps) <= steps - warmup_steps:
+    if name == "wsd" and not 1 <= of_share(optimizer.cooldown, steps) <= steps - warmup_steps:
         fix = f"must be at least one of config.steps = {steps} and leave the {warmup_steps} of the warm-up"
         raise ConfigError("config.optimizer.cooldown", optimizer.cooldown, fix)
     parts = optimizer.parts

@@ -257,7 +257,10 @@ class OptimizerConfig:
     warmup: float = 0.06  # share of the steps over which the rate rises linearly from zero
     end: float = 0.0  # schedule=linear, cosine, polynomial, wsd: share of the peak after the last step
     power: float = 2.0  # schedule=polynomial: (part that is left) ** power
+    # in place of the share: "2000 steps", "0.5 epochs" or "1e9 tokens", the first of the run; empty: the share counts
+    warmup_length: str = ""
     cooldown: float = 0.1  # schedule=wsd: share of the steps over which the rate falls
+    cooldown_length: str = ""  # in place of the share, as warmup_length: the last ones of the run
     step_factor: float = 0.9  # schedule=step: rate * step_factor ** floor(step / step_every)
     step_every: int = 1000
     parts: tuple[tuple[float, float], ...] = ()  # schedule=parts: (share of the steps at which it begins, multiple)
@@ -311,11 +314,33 @@ class AuditConfig:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class PhaseConfig:
+    """A part of a run, from its `begin` to that of the next one, and what is different in it; None: as in the config.
+
+    Where corpora, weights and row length are those of an earlier phase, it reads on where that one stopped; else it
+    reads other rows. These are prepared before training begins, with the tokenizer of the first phase's rows.
+    """
+
+    begin: float = 0.0  # share of the steps at which it begins; of the first one 0
+    row_length: int | None = None
+    batch_size: int | None = None
+    accumulation: int | None = None
+    mask_rate: float | None = None  # constant, whatever mask.schedule; evaluation masks mask.rate in every phase
+    rate: float | None = None  # multiple of the learning rates, whose schedule goes over the whole run
+    rotary_base: float | None = None  # model.rotary_base, such as for longer rows
+    sources: tuple[str, ...] | None = None
+    weights: tuple[float, ...] | None = None  # of the sources, as data.weights
+    rows: str | None = None  # folder of prepared rows, as data.rows, which is that of the first phase's alone
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class Config:
     """Everything that defines a run. `batch_size` is rows per optimizer step over all devices."""
 
     seed: int = 0
     steps: int = 100_000
+    # in place of `steps`: "3 epochs" (passes over the training rows), "2e9 tokens" (padding not counted) or "500 steps"
+    length: str = ""
     batch_size: int = 256
     accumulation: int = 1
     row_length: int = 512
@@ -333,3 +358,6 @@ class Config:
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
     audit: AuditConfig = dataclasses.field(default_factory=AuditConfig)
+    # parts of the run, one after the other; empty: one. They stand in the config file; the command line changes single
+    # values (--config.phases[1].batch_size=64), or leaves them out (--config.phases="()")
+    phases: tuple[PhaseConfig, ...] = ()

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from mlm_jax.config import OptimizerConfig
+from mlm_jax.config.lengths import of_share
 
 Factor = Callable[[jax.Array, int, int, OptimizerConfig], jax.Array]
 
@@ -17,7 +18,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
     With w warm-up steps the rate is learning_rate * min(1, (n + 1) / w) times the factor of `config.schedule`, below.
     """
-    warmup_steps = round(config.warmup * steps)
+    warmup_steps = of_share(config.warmup, steps)
     factor = SCHEDULES[config.schedule]
 
     def rate(count):
@@ -45,7 +46,7 @@ def _inverse_sqrt(n, warmup_steps, steps, config):
 
 def _wsd(n, warmup_steps, steps, config):
     """1, and over the last c steps end + (1 - end) (1 - sqrt(part that is done)) (Hägele et al., 2024, equation 2)."""
-    cooldown_steps = round(config.cooldown * steps)
+    cooldown_steps = of_share(config.cooldown, steps)
     done = jnp.clip((n - (steps - cooldown_steps)) / max(cooldown_steps, 1), 0.0, 1.0)
     return config.end + (1 - config.end) * (1 - jnp.sqrt(done))
 
@@ -56,7 +57,7 @@ def _step(n, warmup_steps, steps, config):
 
 def _parts(n, warmup_steps, steps, config):
     """The multiple of the last part that has begun; a part begins with the step at its share, rounded."""
-    begins = np.array([round(share * steps) for share, _ in config.parts])
+    begins = np.array([of_share(share, steps) for share, _ in config.parts])
     multiples = jnp.array([multiple for _, multiple in config.parts], jnp.float32)
     return multiples[jnp.sum(n >= begins) - 1]
 

@@ -12,9 +12,11 @@ unit of text and 20 bytes for each document of a group (`benchmarks/prepare_memo
 what `duplicates` says.
 """
 
+import dataclasses
 from pathlib import Path
 
-from mlm_jax.config import Config, ConfigError, check_writable, rows_folder
+from mlm_jax.config import Config, ConfigError, TokenizerConfig, check_writable, naming, rows_folders, stream_configs
+from mlm_jax.config import streams as streams_of
 from mlm_jax.prepare import pydoc, segmentation
 from mlm_jax.prepare.contamination import collect
 from mlm_jax.prepare.duplicates import drop_duplicates
@@ -44,11 +46,14 @@ from mlm_jax.records import FORMAT, MANIFEST, Layout, read_manifest, write_json
 from mlm_jax.tokenizer import Tokenizer
 
 
-def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
+def prepare(
+    config: Config, folder: str | Path, progress: bool = True, encoded_by: TokenizerConfig | None = None
+) -> dict:
     """Rows of `config.data.sources` in `folder`; returns their manifest.
 
     Does nothing where the folder already holds the rows of these inputs and options, builds them anew where it holds
-    others, and goes on where an earlier call was interrupted. Raises ConfigError for what the user can mend.
+    others, and goes on where an earlier call was interrupted. encoded_by: how the tokenizer that the config names was
+    made, if `data.encoded` may keep documents that it has encoded. Raises ConfigError for what the user can mend.
     """
     folder = Path(folder).expanduser().absolute()
     corpora = [find_corpus(number, source) for number, source in enumerate(config.data.sources)]
@@ -63,6 +68,11 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
     encoded = None
     if config.data.encoded:
         of_encoding = fingerprint_of(encoding_options(options), contents)
+        if encoded_by:
+            made_by = dataclasses.replace(config, tokenizer=encoded_by)
+            of_encoding = fingerprint_of(
+                encoding_options(options_of(made_by)), contents_of(made_by, corpora, segmenter)
+            )
         encoded = encoded_folder(config.data.encoded, folder, of_encoding)
     with alone(build, progress):
         if manifest := finished(folder, fingerprint):  # thanks to the process that was waited for
@@ -75,20 +85,53 @@ def prepare(config: Config, folder: str | Path, progress: bool = True) -> dict:
         return publish(build, folder)
 
 
-def prepare_or_keep(config: Config, workdir: Path, has_checkpoint: bool) -> list[str]:
+def prepare_or_keep(config: Config, workdir: Path, kept: int, streams: int | None = None) -> list[str]:
     """Prepares the rows of a run where that is due; returns what changed since those were made that stay.
 
-    A run that has a checkpoint keeps the rows that it has seen, and a folder that the config names is taken as it is,
-    whatever became of the sources. Raises ConfigError.
+    kept: how many streams its checkpoint has read: these keep their rows, and a folder that the config names is taken
+    as it is, whatever became of the sources. streams: only the first so many are looked at. All have the tokenizer of
+    the first one. Raises ConfigError.
     """
-    folder = rows_folder(config, workdir)
-    if config.data.rows and (folder / MANIFEST).exists():
-        return []
-    if has_checkpoint:
-        return changes(config, read_manifest(folder))
-    check_writable(workdir)
-    prepare(config, folder)
-    return []
+    changed, folders, configs = [], rows_folders(config, workdir), with_encoded(config, workdir)
+    for number, (one, folder) in enumerate(list(zip(configs, folders))[:streams]):
+        with naming(config, streams_of(config).index(number)):
+            if (one.data.rows and (folder / MANIFEST).exists()) or folder in folders[:number]:
+                continue
+            if number < kept:
+                changed += changes(_as_made(one, number, folder), read_manifest(folder))
+                continue
+            check_writable(workdir)
+            prepare_stream(configs, folders, number)
+    return changed
+
+
+def prepare_stream(configs: tuple[Config, ...], folders: tuple[Path, ...], number: int) -> dict:
+    """The rows of one stream, of a later one with the tokenizer of the first, whose rows are there; their manifest."""
+    first, one = configs[0], configs[number]
+    if not number:
+        return prepare(first, folders[0])
+    given = TokenizerConfig(path=str(folders[0] / "tokenizer"))
+    # documents that were encoded for the first rows are packed again, if the text is the same
+    same = not first.data.rows and first.data.sources == one.data.sources
+    return prepare(dataclasses.replace(one, tokenizer=given), folders[number], True, first.tokenizer if same else None)
+
+
+def with_encoded(config: Config, workdir: Path) -> tuple[Config, ...]:
+    """The config of each stream; encoded documents are kept in WORKDIR/encoded where several are to be prepared."""
+    configs = stream_configs(config)
+    prepared = {folder for folder, one in zip(rows_folders(config, workdir), configs) if not one.data.rows}
+    if len(prepared) < 2:
+        return configs
+    encoded = config.data.encoded or str(workdir / "encoded")
+    return tuple(dataclasses.replace(one, data=dataclasses.replace(one.data, encoded=encoded)) for one in configs)
+
+
+def _as_made(config: Config, number: int, folder: Path) -> Config:
+    """The config with the tokenizer by which the rows of a later stream were made: it is that of the first ones."""
+    if not number:
+        return config
+    made = read_manifest(folder)["options"]["tokenizer"]
+    return dataclasses.replace(config, tokenizer=TokenizerConfig(**made))
 
 
 def _segmenter(name: str, folder: Path) -> dict[str, str]:

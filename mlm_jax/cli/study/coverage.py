@@ -71,8 +71,8 @@ def numbers_of_masks(asked: list[str], config: Config) -> list[int]:
 
 def findings(arguments: Arguments, versions: list[int]) -> dict:
     """What `study.coverage.findings` gives, and of what. Raises ConfigError."""
-    config = arguments.config
-    rows = open_rows(config, arguments.workdir)
+    rows = open_rows(arguments.config, arguments.workdir)
+    config = rows.config
     from mlm_jax import data, masking
     from mlm_jax.study import coverage
 
