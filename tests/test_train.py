@@ -103,12 +103,12 @@ def test_what_a_run_leaves_behind(straight):
     assert 0 < steps[12]["time/step"] < 60 and 0 <= steps[12]["time/goodput"] <= 1
 
 
-def fails_at_ten(argv, monkeypatch):
-    """Runs a command until its tenth step is under way, as far as a crash leaves it."""
+def fails_at(failing, argv, monkeypatch):
+    """Runs a command until a step is under way, as far as a crash leaves it."""
     step = logbook.Logbook.step
 
     def fails(self, number, values):
-        if number == 10:
+        if number == failing:
             raise KeyboardInterrupt
         step(self, number, values)
 
@@ -119,7 +119,7 @@ def fails_at_ten(argv, monkeypatch):
 
 
 def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, monkeypatch, capfd):
-    fails_at_ten(command(text, tmp_path), monkeypatch)
+    fails_at(10, command(text, tmp_path), monkeypatch)
     assert main(command(text, tmp_path)) == 0
     assert "goes on after step 8" in capfd.readouterr().err
     one, other = steps_of(straight), steps_of(tmp_path)
@@ -135,7 +135,7 @@ def test_masks_that_follow_the_run_go_on_where_they_were(straight, text, tmp_pat
     rows = f"--config.data.rows={straight / 'rows'}"
     follows = [rows, "--config.mask.priority=importance", *rate, *quick]
     assert main(command(text, tmp_path / "one", *follows)) == 0
-    fails_at_ten(command(text, tmp_path / "two", *follows), monkeypatch)
+    fails_at(10, command(text, tmp_path / "two", *follows), monkeypatch)
     assert main(command(text, tmp_path / "two", *follows)) == 0
     one, two = steps_of(tmp_path / "one"), steps_of(tmp_path / "two")
     assert list(map(untimed, one.values())) == list(map(untimed, two.values()))

@@ -1,0 +1,391 @@
+"""Phases of a run, and lengths in steps, epochs and tokens."""
+
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_config import MANIFEST, changed
+from test_data import config as data_config
+from test_data import rows_of, take
+from test_data import write as write_shards
+from test_train import fails_at, steps_of, untimed
+
+from mlm_jax import data, records
+from mlm_jax.checkpoint import load_model, read_meta
+from mlm_jax.config import (
+    Config,
+    ConfigError,
+    DataConfig,
+    MaskConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    begins,
+    check,
+    check_each,
+    first_phase,
+    from_json,
+    in_steps,
+    phase_at,
+    phase_configs,
+    readings,
+    rows_folders,
+    streams,
+    to_json,
+)
+from mlm_jax.train import main
+
+TINY = {"train": {"rows": 4000, "tokens": 500_000}, "eval": {"rows": 40}}
+
+
+def phased(*phases, **rest):
+    return Config(**{"steps": 100, "batch_size": 64, **rest}, phases=tuple(phases))
+
+
+def test_what_a_phase_changes_by_hand():
+    optimizer = OptimizerConfig(learning_rate=0.01, groups=(("head/.*", 0.01), (".*", 0.004)))
+    mask = MaskConfig(rate=0.3, schedule="linear", end_rate=0.15)
+    model = ModelConfig(family="modernbert")
+    first, second, third = phase_configs(
+        phased(
+            PhaseConfig(),
+            PhaseConfig(begin=0.5, batch_size=128, accumulation=2, mask_rate=0.2, rate=0.5),
+            PhaseConfig(begin=0.9, row_length=1024, rotary_base=1e6, sources=("b",), weights=(1.0,)),
+            optimizer=optimizer,
+            mask=mask,
+            model=model,
+            data=DataConfig(exponent=0.5),
+        )
+    )
+    assert first == Config(
+        steps=100, batch_size=64, optimizer=optimizer, mask=mask, model=model, data=DataConfig(exponent=0.5)
+    )
+    assert (second.batch_size, second.accumulation, second.steps) == (128, 2, 100)
+    assert second.mask == MaskConfig(rate=0.2)
+    assert second.optimizer.learning_rate == 0.005
+    assert second.optimizer.groups == (("head/.*", 0.005), (".*", 0.002))
+    assert (third.row_length, third.model.rotary_base, third.data.sources) == (1024, 1e6, ("b",))
+    assert (third.data.weights, third.data.exponent, third.batch_size) == ((1.0,), 1.0, 64)
+    assert third.optimizer == optimizer and third.mask == mask
+
+
+def test_where_phases_begin_and_which_rows_they_read_by_hand():
+    config = phased(
+        PhaseConfig(),
+        PhaseConfig(begin=0.1, batch_size=128),  # goes on
+        PhaseConfig(begin=0.25, row_length=1024),
+        PhaseConfig(begin=0.5, weights=(2.0,)),  # the same rows, in another order
+        PhaseConfig(begin=0.7, rows="long", row_length=1024),
+        PhaseConfig(begin=0.9),  # back
+    )
+    assert begins(config) == (0, 10, 25, 50, 70, 90)
+    assert [phase_at(config, step) for step in (0, 1, 10, 11, 25, 26, 90, 91, 100)] == [0, 0, 0, 1, 1, 2, 4, 5, 5]
+    assert streams(config) == (0, 0, 1, 2, 3, 0)
+    assert list(map(str, rows_folders(config, Path("w")))) == ["w/rows", "w/rows-1", "w/rows", "long"]
+    given = dataclasses.replace(config, data=DataConfig(rows="mine"))
+    assert list(map(str, rows_folders(given, Path("w")))) == ["mine", "w/rows-1", "mine", "long"]
+    assert rows_folders(Config(), Path("w")) == (Path("w/rows"),) and begins(Config()) == (0,)
+
+
+@pytest.mark.parametrize(
+    "phases, key, says",
+    [
+        ([PhaseConfig(begin=0.1)], "config.phases[0].begin", "must begin at 0"),
+        ([PhaseConfig(), PhaseConfig(batch_size=8)], "config.phases[1].begin", "greater than config.phases[0].begin"),
+        ([PhaseConfig(), PhaseConfig(begin=1.0)], "config.phases[1].begin", "less than 1"),
+        ([PhaseConfig(), PhaseConfig(begin=float("nan"), rate=2.0)], "config.phases[1].begin", "less than 1"),
+        ([PhaseConfig(), PhaseConfig(begin=0.004, rate=2.0)], "config.phases[1].begin", "leaves config.phases[0] none"),
+        ([PhaseConfig(), PhaseConfig(begin=0.999, rate=2.0)], "config.phases[1].begin", "leaves config.phases[1] none"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, batch_size=64)], "config.phases[1]", "changes nothing"),
+        ([PhaseConfig()], "config.phases[0]", "is the only phase and changes nothing"),
+        ([PhaseConfig(rate=0.0)], "config.phases[0].rate", "greater than 0"),
+        ([changed(PhaseConfig(), batch_size="8")], "config.phases[0].batch_size", "of type int"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, row_length=4)], "config.phases[1].row_length", "at least 8"),
+        (
+            [PhaseConfig(), PhaseConfig(begin=0.5, row_length=1024)],
+            "config.model.max_positions",
+            "must be at least config.phases[1].row_length = 1024",
+        ),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, batch_size=60)], "config.phases[1].batch_size", "nearest: 56 or 64"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, mask_rate=1.5)], "config.phases[1].mask_rate", "in [0, 1]"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, rotary_base=1e6)], "config.phases[1].rotary_base", "'learned'"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, weights=(1.0, 2.0))], "config.phases[1].weights", "one weight for"),
+        ([PhaseConfig(), PhaseConfig(begin=0.5, sources=())], "config.phases[1].sources", "at least one source"),
+    ],
+)
+def test_a_contradiction_names_the_phase(phases, key, says):
+    with pytest.raises(ConfigError) as error:
+        check(phased(*phases), 8)
+    assert error.value.key == key and says in str(error.value)
+
+
+def test_phases_on_the_command_line():
+    with pytest.raises(ConfigError, match="which only the config file can hold; the command line changes single"):
+        check(changed(phased(), phases=((0.0, 0.5),)), 8)
+
+
+def test_a_schedule_of_masks_that_no_phase_uses():
+    scheduled = MaskConfig(rate=0.3, schedule="linear", end_rate=0.15)
+    check(phased(PhaseConfig(mask_rate=0.4), PhaseConfig(begin=0.5), mask=scheduled), 8)
+    with pytest.raises(ConfigError, match=r"config.mask.schedule = 'linear': is used in no phase"):
+        check(phased(PhaseConfig(mask_rate=0.4), PhaseConfig(begin=0.5, mask_rate=0.2), mask=scheduled), 8)
+    with pytest.raises(ConfigError, match=r"max_rate = 0.2: must be at least config.phases\[0\].mask_rate = 0.4"):
+        check(phased(PhaseConfig(mask_rate=0.4), mask=MaskConfig(max_rate=0.2)), 8)
+
+
+def test_numbers_of_each_phase():
+    """64 rows of 512 and then 128 of 256, which fill as many places; 0.3 x 256 + 8 rounded up to eights is 88."""
+    config = phased(PhaseConfig(), PhaseConfig(begin=0.5, row_length=256, batch_size=128, mask_rate=0.3))
+    one, other = check_each(config, 8)
+    assert (one.tokens_per_step, other.tokens_per_step) == (32768, 32768)
+    assert (one.capacity, other.capacity) == (96, 88) and (one.rows_per_device, other.rows_per_device) == (8, 16)
+    manifests = MANIFEST, {**MANIFEST, "row_length": 256, "corpora": [{"source": "a", "splits": TINY}]}
+    one, other = check_each(config, 8, 1, manifests)
+    assert (one.train_rows, other.train_rows, one.steps) == (1000, 4000, 100)
+    # 50 steps of 64 of 1,000 rows and 50 of 128 of 4,000; of 500 and of 125 tokens
+    assert one.epochs == other.epochs == pytest.approx(3.2 + 1.6)
+    assert one.tokens == pytest.approx(50 * 64 * 500 + 50 * 128 * 125)
+
+
+def test_phases_as_json():
+    config = phased(PhaseConfig(), PhaseConfig(begin=0.5, sources=("a", "b"), weights=(0.5, 0.5)))
+    again = from_json(to_json(config))
+    assert again == config and hash(again) == hash(config) and isinstance(again.phases[1], PhaseConfig)
+    with pytest.raises(ConfigError, match=r"config.phases\[1\].bach_size = 8: there is no such key"):
+        from_json('{"phases": [{}, {"bach_size": 8}]}')
+
+
+# ---- lengths: 1,000 rows of 500 tokens, so that a step of 250 rows is a quarter of an epoch and 125,000 tokens ----
+
+
+def lengths(length="", warmup="", cooldown="", steps=100, batch_size=250, phases=()):
+    optimizer = OptimizerConfig(schedule="wsd", warmup_length=warmup, cooldown_length=cooldown)
+    return Config(steps=steps, length=length, batch_size=batch_size, optimizer=optimizer, phases=phases)
+
+
+@pytest.mark.parametrize(
+    "length, steps",
+    [
+        ("500 steps", 500),
+        ("1 step", 1),
+        ("3 epochs", 12),
+        ("0.5 epochs", 2),
+        ("0.6 epochs", 3),  # 2.4: the first step that reaches it
+        ("1e9 tokens", 8000),
+        ("125_001 tokens", 2),
+        ("1 token", 1),
+        ("", 100),
+    ],
+)
+def test_a_length_in_steps_by_hand(length, steps):
+    config = lengths(length)
+    assert in_steps(config, readings(config, (MANIFEST,))).steps == steps
+
+
+def test_lengths_of_warm_up_and_cool_down_by_hand():
+    config = lengths("30 epochs", "1e6 tokens", "2.5 epochs")
+    found = check(config, 1, 1, MANIFEST)
+    assert (found.steps, found.warmup_steps, found.cooldown_steps) == (120, 8, 10)
+    assert (found.epochs, found.tokens) == (30.0, 15e6)
+    # whatever the number of steps, they stay exact
+    for steps in (7, 333, 1_234_567):
+        config = lengths(warmup="3 steps", cooldown="2 steps", steps=steps)
+        assert (check(config, 1).warmup_steps, check(config, 1).cooldown_steps) == (3, 2)
+
+
+def test_lengths_over_phases_by_hand():
+    """Half of the steps read 100 rows, half 300: 200 of 1,000 in the mean, so 2 epochs are 10 steps."""
+    phases = PhaseConfig(batch_size=100), PhaseConfig(begin=0.5, batch_size=300)
+    config = lengths("2 epochs", "0.7 epochs", "0.5 epochs", phases=phases)
+    (found, _) = check_each(config, 1, 1, (MANIFEST,))
+    # 5 x 100 + 300 reach 700; from behind 2 x 300 reach 500
+    assert (found.steps, found.warmup_steps, found.cooldown_steps, found.epochs) == (10, 6, 2, 2.0)
+
+
+def test_lengths_wait_for_the_rows():
+    for config in (lengths("3 epochs"), lengths("1e6 tokens", "0.5 epochs"), lengths("1e6 tokens", "5 steps")):
+        found = check(config, 1)
+        assert (found.steps, found.warmup_steps) == (None, None)
+    found = check(lengths("40 steps", "1 epochs"), 1)
+    assert (found.steps, found.warmup_steps, found.cooldown_steps) == (40, None, 4)
+    # of the rows of the second phase nothing is known: as full as those of the first, half as many
+    config = lengths("6 epochs", phases=(PhaseConfig(), PhaseConfig(begin=0.5, row_length=1024)))
+    assert first_phase(config, MANIFEST).steps == 16  # 6 / (0.25 / 2 + 0.5 / 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3 epoch s", "3", "epochs", "3 hours", "0 epochs", "-2 epochs", "nan tokens", "inf tokens", "1.5 steps", " "],
+)
+@pytest.mark.parametrize("key", ["length", "optimizer.warmup_length", "optimizer.cooldown_length"])
+def test_what_is_no_length_names_the_forms(text, key):
+    config = changed(lengths(), **{key.replace(".", "__"): text})
+    with pytest.raises(ConfigError) as error:
+        check(config, 1)
+    assert error.value.key == f"config.{key}" and "such as '2000 steps', '0.5 epochs' or '1e9 tokens'" in str(
+        error.value
+    )
+
+
+def test_lengths_that_contradict():
+    with pytest.raises(ConfigError, match=r"warmup_length = '5 steps': is given beside config.optimizer.warmup = 0.1"):
+        check(changed(lengths(warmup="5 steps"), optimizer__warmup=0.1), 1)
+    with pytest.raises(ConfigError, match=r"cooldown_length = '5 steps': .*schedule = 'linear' has no cool-down"):
+        check(changed(lengths(cooldown="5 steps"), optimizer__schedule="linear"), 1)
+    with pytest.raises(ConfigError, match=r"warmup_length = '200 steps': is longer than the run of 100 steps"):
+        check(lengths(warmup="200 steps"), 1)
+
+
+# ---- rows ----
+
+
+def test_rows_of_a_stream_are_read_once_an_epoch_across_phases(tmp_path):
+    """60 rows, by 4, 10 and 16 at a time, in several accumulations, with a stop at an odd place."""
+    manifest = write_shards(tmp_path, [{"train": [33, 27]}])
+    straight = rows_of(take(data.host_batches(tmp_path, manifest, data_config(batch_size=1)), 120))
+    read = []
+    for batch_size, accumulation, steps in ((4, 1, 5), (10, 2, 3), (10, 5, 1), (16, 4, 2), (4, 2, 7)):
+        settings = data_config(batch_size, accumulation)
+        read += rows_of(take(data.host_batches(tmp_path, manifest, settings, len(read)), steps))
+    assert len(read) == 120 and read == straight
+    assert sorted(read[:60]) == sorted(read[60:]) == list(range(60))
+
+
+def test_rows_of_another_stream_have_numbers_and_an_order_of_their_own(tmp_path):
+    manifest = write_shards(tmp_path, [{"train": [40]}])
+    first, second = data.number_streams([manifest, manifest])
+    assert (first, second) == (data.FIRST, data.Stream(1, 40))
+    one, other = (
+        take(data.host_batches(tmp_path, manifest, data_config(batch_size=40), stream=stream), 1)[0]
+        for stream in (first, second)
+    )
+    assert sorted(one.row[0]) == list(range(40)) and sorted(other.row[0]) == list(range(40, 80))
+    assert (other.row[0] - 40 != one.row[0]).any()
+    np.testing.assert_array_equal(other.tokens[0, :, 1], 10 + other.row[0] - 40)  # the same rows
+    assert not other.visit.any()
+    large = {"corpora": [{"splits": {"train": {"rows": 2**30}}}]}
+    with pytest.raises(ConfigError, match=r"config.phases = '2 streams': .* 2,147,483,648 in all"):
+        data.number_streams([large, large])
+
+
+# ---- a run ----
+
+PHASED = """
+from configs.tiny import get_config as tiny
+from mlm_jax.config import ModelConfig, PhaseConfig
+
+def get_config():
+    config = tiny()
+    config.tokenizer.vocab_size, config.row_length, config.steps, config.batch_size = 60, 32, 9, 8
+    config.model = ModelConfig(
+        family="modernbert", layers=1, width=16, heads=2, hidden=32, max_positions=64, dropout=0.1, local_window=0,
+        rotary_base=1e4,
+    )
+    config.data.pack_groups, config.data.holdout, config.data.workers = 2, 0.1, 1
+    config.checkpoint.every_steps, config.evaluate.every_steps = 1, 9
+    config.checkpoint.keep = 9
+    config.phases = (
+        PhaseConfig(mask_rate=0.3),
+        PhaseConfig(begin=0.34, batch_size=16, accumulation=2, rate=2.0),
+        PhaseConfig(begin=0.67, row_length=64, rotary_base=1e5),
+    )
+    return config
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """A command line for a folder: steps 1-3 read 8 rows of 32 each, 4-6 16 of them, 7-9 8 rows of 64."""
+    folder, rng = tmp_path_factory.mktemp("phased"), random.Random(0)
+    verbs = {"cat": "sleeps", "dog": "barks", "bird": "sings", "fish": "swims"}
+    with open(folder / "small.jsonl", "w") as file:
+        for number in range(60):
+            sentences = " ".join(f"The {noun} {verbs[noun]} well." for noun in rng.choices(list(verbs), k=6))
+            file.write(json.dumps({"id": f"d{number}", "text": sentences}) + "\n")
+    (folder / "phased.py").write_text(PHASED)
+    return lambda workdir, *more: [
+        f"--config={folder}/phased.py",
+        f"--config.data.sources={folder}/small.jsonl",
+        f"--workdir={workdir}",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def straight(command, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "straight"
+    assert main(command(workdir)) == 0
+    return workdir
+
+
+def test_a_run_of_three_phases(straight, command, capfd):
+    steps = steps_of(straight)
+    assert [steps[number]["phase"] for number in range(1, 10)] == [0] * 3 + [1] * 3 + [2] * 3
+    folders = straight / "rows", straight / "rows-1"
+    first, second = map(records.read_manifest, folders)
+    assert (first["row_length"], second["row_length"]) == (32, 64)
+    # one text, one tokenizer, the same documents held out; packed again, not encoded again
+    assert first["tokenizer"]["hash"] == second["tokenizer"]["hash"] and len(list(straight.glob("encoded/*"))) == 1
+    assert first["unigrams"] == second["unigrams"] != [0] * len(first["unigrams"])
+    rows = [manifest["corpora"][0]["splits"]["train"]["rows"] for manifest in (first, second)]
+    epochs = {3: 24 / rows[0], 4: 40 / rows[0], 6: 72 / rows[0], 7: 8 / rows[1], 9: 24 / rows[1]}
+    assert {number: steps[number]["epoch"] for number in epochs} == pytest.approx(epochs)
+    assert [steps[number]["mask/rate"] for number in (2, 5, 8)] == pytest.approx([0.3, 0.15, 0.15], abs=0.03)
+    # cosine over 9 steps with one of warm-up, twice as high in the second phase
+    rates = {number: 3e-3 * (1 + np.cos(np.pi * (number - 2) / 8)) / 2 for number in (2, 3, 4, 6, 7, 9)}
+    rates = {number: rate * (2 if number in (4, 6) else 1) for number, rate in rates.items()}
+    assert {number: steps[number]["learning_rate"] for number in rates} == pytest.approx(rates, rel=1e-5)
+    meta = read_meta(straight, 9)
+    assert (meta["position"], meta["rows_read"], meta["rotary_base"]) == ([72, 24], 96, 1e5)
+    assert read_meta(straight, 5)["position"] == [56, 0]
+    assert [load_model(straight, step)[0].config.rotary_base for step in (6, 7)] == [1e4, 1e5]
+
+
+def test_rows_of_a_run_follow_its_streams(straight):
+    """Row and visit of what each step should have read, by hand, hashed as DESIGN and the docstring of hashes say."""
+
+    def f(x):
+        x = np.asarray(x, np.uint32)
+        x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+        x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+        return x ^ (x >> 16)
+
+    manifests = [records.read_manifest(straight / name) for name in ("rows", "rows-1")]
+    counts = [manifest["corpora"][0]["splits"]["train"]["rows"] for manifest in manifests]
+    orders = [
+        data.training_order([count], Config(), stream) for count, stream in zip(counts, data.number_streams(manifests))
+    ]
+    ends = [8, 16, 24, 40, 56, 72, 8, 16, 24]
+    for number, (end, line) in enumerate(zip(ends, steps_of(straight).values()), start=1):
+        order, size = orders[number > 6], 16 if 3 < number < 7 else 8
+        numbers = np.array([order[place] for place in range(end - size, end)], np.uint32)
+        if number > 6:
+            assert (counts[0] <= numbers[:, 0]).all() and (numbers[:, 0] < sum(counts)).all()
+        expected = int(f(f(numbers[:, 0] + 1) + numbers[:, 1]).sum(dtype=np.uint32))
+        assert line["rows/hash"] == expected
+
+
+def test_stopped_at_after_and_before_a_switch(straight, command, tmp_path, monkeypatch, capfd):
+    """After step 3 another phase is next; step 5 is two steps after that, and one before rows of another length."""
+    for failing in (4, 6):
+        fails_at(failing, command(tmp_path), monkeypatch)
+    assert main(command(tmp_path)) == 0
+    said = capfd.readouterr().err
+    assert "goes on after step 3" in said and "goes on after step 5" in said
+    assert "phases[2] begins after step 6: row_length 64, before 32;" in said
+    assert list(map(untimed, steps_of(tmp_path).values())) == list(map(untimed, steps_of(straight).values()))
+
+
+def test_a_run_that_is_made_longer_goes_back_to_rows_where_it_left_them(straight, command, tmp_path, capfd):
+    shutil.copytree(straight, tmp_path / "more")
+    assert main(command(tmp_path / "more", "--config.phases[2].row_length=48", "--config.steps=20")) == 2
+    assert "config.phases[2].row_length = 48: the rows are 64 tokens long" in capfd.readouterr().err
+    # of 15 steps 1-5, 6-10 and 11-15 are the phases, so step 10 reads on in the first stream
+    assert main(command(tmp_path / "more", "--config.steps=15", "--config.evaluate.every_steps=15")) == 0
+    steps = steps_of(tmp_path / "more")
+    assert [steps[number]["phase"] for number in (9, 10, 11, 15)] == [2, 1, 2, 2]
+    assert read_meta(tmp_path / "more", 15)["position"] == [72 + 16, 24 + 5 * 8]
