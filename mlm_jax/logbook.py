@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from mlm_jax import flops
-from mlm_jax.config import Config, Derived, together
+from mlm_jax.config import Derived, together
 from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.objectives import CAUSAL, names_of

@@ -315,8 +315,7 @@ def streams_read(saved: dict) -> list[dict]:
     """The `stream_facts` of what a checkpoint has read; empty without one. An older one knows of one stream."""
     if not saved or "streams" in saved:
         return saved.get("streams", [])
-    data = saved["config"]["data"]
-    return [{"data": saved["data"], "weights": list(data["weights"]), "exponent": data.get("exponent", 1.0)}]
+    return [stream_facts(config_module.from_json(json.dumps(saved["config"])), {"fingerprint": saved["data"]})]
 
 
 def phase_facts(phase, config: Config) -> dict:
@@ -332,9 +331,9 @@ def position(saved: dict, facts: dict, workdir: Path) -> list[int]:
     """
     read_before, now = streams_read(saved), facts["streams"]
     then_config, config = (config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts))
-    wanted = [("tokenizer", "tokenizer", saved["tokenizer"], facts["tokenizer"])]
-    wanted += [("data", "prepared rows", one["data"], other["data"]) for one, other in zip(read_before, now)]
-    for _, what, before, after in wanted:
+    compared = [("tokenizer", saved["tokenizer"], facts["tokenizer"])]
+    compared += [("prepared rows", one["data"], other["data"]) for one, other in zip(read_before, now)]
+    for what, before, after in compared:
         if before != after:
             fix = f"its checkpoint was trained with another {what} ({before}); this one is {after}"
             raise ConfigError("workdir", str(workdir), fix)
