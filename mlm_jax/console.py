@@ -20,8 +20,6 @@ BESIDE = ("unigram_loss", "chance")  # what a result is measured by
 def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) -> str:
     """Devices, mesh, batch arithmetic, sizes that must fit each other, rates by layer, work, length of the run."""
     config, derived, manifest = phase.config, phase.derived, phase.rows.manifest
-    work = flops.of_run(config, derived)
-    peak = flops.peak(device_kind)
     mesh = " x ".join(f"{axis} {size}" for axis, size in derived.mesh.items())
     eval_rows = f"{derived.evaluation_rows:,} held-out rows"
     per_device, parallel = derived.rows_per_device, derived.mesh["data"] * derived.mesh["fsdp"]
@@ -38,11 +36,20 @@ def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) 
             f" {derived.vocab_rows:,} rows inside",
             mask_line(config.mask, derived.capacity, feedback),
             steps_line(derived),
-            f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
-            f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}",
+            work_line(flops.by_part(config, derived), derived, device_kind),
             f"parameters  {sum(row[-1] for row in rates):,}",
             *rates_by_layer(rates, config.optimizer),
         ]
+    )
+
+
+def work_line(parts: Mapping[str, int], derived: Derived, device_kind: str) -> str:
+    """FLOPs of a step, by what they are spent on where it is more than masked tokens, and the peak of a device."""
+    work, peak = sum(parts.values()), flops.peak(device_kind)
+    shares = "".join(f", {name} {part / work:.0%}" for name, part in parts.items()) if len(parts) > 2 else ""
+    return (
+        f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place{shares};"
+        f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}"
     )
 
 

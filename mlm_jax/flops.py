@@ -6,9 +6,10 @@ outside of a query's window. Compilers' own counts do not serve: they count the 
 """
 
 import re
+from fractions import Fraction
 from typing import NamedTuple
 
-from mlm_jax.config import Config, Derived, ModelConfig, is_local, resolve
+from mlm_jax.config import Config, Derived, ModelConfig, is_local, resolve, together
 
 
 class Chip(NamedTuple):
@@ -57,23 +58,25 @@ def peak(device_kind: str) -> float | None:
     return None if found is None else found.flops
 
 
-def attended(t: int, window: int) -> int:
-    """Pairs of query and key of a segment of t tokens, at most window / 2 apart; 0: all pairs."""
+def attended(t: int, window: int, causal: bool = False) -> int:
+    """Pairs of query and key of a segment of t tokens, at most window / 2 apart; 0: all. causal: without later keys."""
     reach = min(window // 2, t - 1) if window else t - 1
-    return t * t - (t - 1 - reach) * (t - reach)  # without two triangles
+    pairs = t * t - (t - 1 - reach) * (t - reach)  # without two triangles
+    return (pairs + t) // 2 if causal else pairs
 
 
-def layer(model: ModelConfig, t: int, q: int, depth: int = 0) -> int:
+def layer(model: ModelConfig, t: int, q: int, depth: int = 0, causal: bool = False) -> int:
     """Forward pass of one row through the layer at `depth`, whose output is asked for at q of its t positions.
 
     Keys and values are needed at all positions, everything else at those q only. Attention reaches all t in a global
-    layer, and only the keys of the window in a local one (as many as a position has in the mean).
+    layer, and only the keys of the window in a local one (as many as a position has in the mean); with causal, those of
+    them that do not stand later.
     """
     model = resolve(model)
     d, f = model.width, model.hidden
     keys_and_values = 2 * (2 * t * d * d)
     queries_and_output = 2 * (2 * q * d * d)
-    pairs = q * attended(t, model.local_window if is_local(model, depth) else 0) // t
+    pairs = q * attended(t, model.local_window if is_local(model, depth) else 0, causal) // t
     attention = 2 * (2 * pairs * d)  # scores, and the weighted sum of the values: all heads together are d wide
     feed_forward = (3 if model.ffn == "geglu" else 2) * (2 * q * d * f)
     return keys_and_values + queries_and_output + attention + feed_forward
@@ -91,10 +94,25 @@ def projection(model: ModelConfig, t: int) -> int:
     return 2 * t * e * model.width if e != model.width else 0
 
 
-def forward(model: ModelConfig, t: int, q: int, m: int, vocab_rows: int) -> int:
+def pair_head(model: ModelConfig, p: int) -> int:
+    """Forward pass of the head over pairs at the p segments of a row."""
+    return 2 * p * model.width**2 + 2 * p * model.width * 2
+
+
+def contrast(model: ModelConfig, p: int, rows: int) -> int:
+    """Forward pass of one row: the head over its p segments in both views, and their comparison with all of `rows`."""
+    return 2 * (2 * p * model.width**2) + 2 * p * (rows * p) * model.width
+
+
+def encoder(model: ModelConfig, t: int, q: int, causal: bool = False) -> int:
     """Forward pass of one row of t tokens: all layers but the last at all positions, the last one at q."""
-    before = sum(layer(model, t, t, depth) for depth in range(model.layers - 1))
-    return projection(model, t) + before + layer(model, t, q, model.layers - 1) + head(model, m, vocab_rows)
+    before = sum(layer(model, t, t, depth, causal) for depth in range(model.layers - 1))
+    return projection(model, t) + before + layer(model, t, q, model.layers - 1, causal)
+
+
+def forward(model: ModelConfig, t: int, q: int, m: int, vocab_rows: int) -> int:
+    """The same and the masked-language-model head at m."""
+    return encoder(model, t, q) + head(model, m, vocab_rows)
 
 
 def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int) -> int:
@@ -108,9 +126,46 @@ def step(model: ModelConfig, rows: int, t: int, q: int, m: int, vocab_rows: int)
 
 
 def of_run(config: Config, derived: Derived) -> int:
-    """Forward and backward pass of an optimizer step of a run; its last layer and head at the selected positions."""
-    m = derived.capacity
-    return step(config.model, config.batch_size, config.row_length, m, m, derived.vocab_rows)
+    """Forward and backward pass of an optimizer step of a run; with causal steps, what a step takes in the mean."""
+    return sum(by_part(config, derived).values())
+
+
+def by_part(config: Config, derived: Derived) -> dict[str, int]:
+    """The same by what it is spent on. Parts that the objectives do not need are not there."""
+    ratio, found = Fraction(config.objectives.causal.ratio), {}
+    for share, parts in ((1 - ratio, of_ordinary_row), (ratio, of_causal_row)):
+        for name, forward_pass in parts(config, derived).items() if share else ():
+            found[name] = found.get(name, 0) + round(3 * config.batch_size * share * forward_pass)
+    return found
+
+
+def of_ordinary_row(config: Config, derived: Derived) -> dict[str, int]:
+    """Forward passes and heads of one row in a step that is not causal.
+
+    The last layer is computed at the selected positions for masked tokens, at the first positions of segments for pairs
+    and for both views of contrast. There are as many first positions as a row may have segments.
+    """
+    model, names = config.model, together(config.objectives)
+    t, m, p = config.row_length, derived.capacity, config.data.max_segments
+    pairs = [name for name in ("nsp", "sop") if name in names]
+    contrastive = "contrastive" in names
+    found = {}
+    if asked := m * ("mlm" in names) + p * bool(pairs or contrastive):
+        found["masked rows"] = encoder(model, t, asked)
+    if "mlm" in names:
+        found["vocabulary"] = head(model, m, derived.vocab_rows)
+    if pairs:
+        found["pairs"] = len(pairs) * pair_head(model, p)
+    if contrastive:
+        found["other view"] = encoder(model, t, p)
+        found["contrast"] = contrast(model, p, config.objectives.contrastive.group_rows)
+    return found
+
+
+def of_causal_row(config: Config, derived: Derived) -> dict[str, int]:
+    """Forward pass and head of one row in a causal step, both at all positions. Attention counts what a token sees."""
+    model, t = config.model, config.row_length
+    return {"causal rows": encoder(model, t, t, causal=True), "vocabulary": head(model, t, derived.vocab_rows)}
 
 
 def utilisation(

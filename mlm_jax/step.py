@@ -18,6 +18,7 @@ from mlm_jax.state import State
 from mlm_jax.tokenizer import Vocabulary
 
 Metrics = dict[str, Float[Array, ""]]
+KIND_OF_STEP = "kind_of_step"  # names the choice between both kinds in the traced and in the compiled program
 
 
 def make_train_step(
@@ -91,7 +92,8 @@ def _make_kinds(model: Model, vocabulary: Vocabulary, config: Config) -> Callabl
 
         shapes = [jax.eval_shape(kind, state, batch, roots)[1] for kind in (ordinary, causal)]
         found = sorted({name for metrics in shapes for name in metrics})
-        return jax.lax.cond(is_causal(config, state.step), padded(causal), padded(ordinary), state, batch, roots)
+        with jax.named_scope(KIND_OF_STEP):
+            return jax.lax.cond(is_causal(config, state.step), padded(causal), padded(ordinary), state, batch, roots)
 
     return either
 

@@ -5,7 +5,19 @@ import jax.numpy as jnp
 import pytest
 
 from mlm_jax import flops
-from mlm_jax.config import ModelConfig, is_local, resolve
+from mlm_jax.config import (
+    CausalConfig,
+    Config,
+    ContrastiveConfig,
+    DataConfig,
+    Derived,
+    MlmConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ObjectivesConfig,
+    is_local,
+    resolve,
+)
 
 TINY = ModelConfig(layers=2, width=4, heads=2, hidden=8, vocab_size=10)
 
@@ -49,6 +61,59 @@ def test_modernbert_by_hand():
     head = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 10
     both = flops.layer(MODERN, 5, 5, depth=0) + flops.layer(MODERN, 5, 5, depth=1)
     assert flops.forward(MODERN, t=5, q=2, m=2, vocab_rows=10) == both + last + head
+
+
+def test_causal_pairs_by_hand():
+    """5 tokens: 1 + 2 + 3 + 4 + 5; within one to the left 1 + 2 + 2 + 2 + 2."""
+    assert flops.attended(5, 0, causal=True) == 15 and flops.attended(5, 2, causal=True) == 9
+    assert flops.attended(200, 128, causal=True) == sum(min(i, 64) + 1 for i in range(200))
+    assert flops.layer(TINY, 5, 5) - flops.layer(TINY, 5, 5, causal=True) == 2 * (2 * 10 * 4)
+    local = [flops.layer(MODERN, 5, 5, depth=1, causal=causal) for causal in (False, True)]
+    assert local[0] - local[1] == 2 * (2 * 4 * 4)
+
+
+def derived(config):
+    """t 3, m 2, v 10 of rows of one step."""
+    return Derived(
+        devices=1,
+        processes=1,
+        mesh={},
+        microbatch=config.batch_size,
+        rows_per_device=config.batch_size,
+        tokens_per_step=3 * config.batch_size,
+        capacity=2,
+        steps=1,
+        warmup_steps=0,
+        cooldown_steps=0,
+        vocab_rows=10,
+    )
+
+
+def test_objectives_by_hand():
+    """As in the first test, with rows of 2 segments at most: d 4, p 2, and 4 rows that are compared."""
+    on = ObjectiveConfig(weight=1.0)
+    config = Config(batch_size=8, row_length=3, model=TINY, data=DataConfig(max_segments=2))
+    assert flops.by_part(config, derived(config)) == {"masked rows": 24 * (912 + 672), "vocabulary": 24 * 224}
+    # the last layer at 2 more positions: queries and output, their pairs with 3 keys, both halves of the feed-forward
+    both = 2 * (2 * 2 * 4 * 4) + 2 * (2 * 2 * 3 * 4) + 2 * (2 * 2 * 4 * 8)
+    pair = 2 * 2 * 4 * 4 + 2 * 2 * 4 * 2
+    config.objectives.sop = on
+    found = {"masked rows": 24 * (912 + 672 + both), "vocabulary": 24 * 224, "pairs": 24 * pair}
+    assert flops.by_part(config, derived(config)) == found
+    config.objectives = ObjectivesConfig(
+        mlm=MlmConfig(weight=0.0), contrastive=ContrastiveConfig(weight=0.5, group_rows=4)
+    )
+    # both views: a pass with the last layer at 2 positions, a dense layer; 2 segments against the 8 of 4 rows
+    found = {"masked rows": 24 * (912 + 672), "other view": 24 * (912 + 672)}
+    found["contrast"] = 24 * (2 * (2 * 2 * 4 * 4) + 2 * 2 * 8 * 4)
+    assert flops.by_part(config, derived(config)) == found
+    # causal: everything at 3 positions, 6 of 9 pairs; a quarter of the steps
+    config.objectives = ObjectivesConfig(causal=CausalConfig(ratio=0.25))
+    causal = 2 * (912 - 2 * (2 * 3 * 4))
+    head = 2 * 3 * 4 * 4 + 2 * 3 * 4 * 10
+    found = {"masked rows": 18 * (912 + 672), "vocabulary": 18 * 224 + 6 * head, "causal rows": 6 * causal}
+    assert flops.by_part(config, derived(config)) == found
+    assert flops.of_run(config, derived(config)) == sum(found.values())
 
 
 def split(x, heads):

@@ -12,10 +12,19 @@ from batches import vocabulary
 from jax.sharding import PartitionSpec as P
 from test_train import SMALL
 
-from mlm_jax import flops, sharding
+from mlm_jax import flops, sharding, step
 from mlm_jax import plan as plan_module
 from mlm_jax.cli import plan as verb
-from mlm_jax.config import Config, ConfigError, ModelConfig
+from mlm_jax.config import (
+    CausalConfig,
+    Config,
+    ConfigError,
+    ContrastiveConfig,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ObjectivesConfig,
+)
 from mlm_jax.plan import ahead, collectives, fit, hlo, products, roofline
 
 GIB = 2**30
@@ -228,10 +237,44 @@ def test_memory_by_hand(compiled):
 
 def test_the_formula_counts_the_products_of_the_traced_step(compiled, monkeypatch):
     assert compiled.traced_flops == flops.of_run(config_of(), compiled.derived)
-    monkeypatch.setattr(ahead, "_compile", lambda lowered, on: (None, 0))
-    config = config_of(accumulation=4)
+    monkeypatch.setattr(ahead, "_compile", lambda *options: (None, 0))
+    on = ObjectiveConfig(weight=1.0)
+    several = ObjectivesConfig(nsp=on, contrastive=ContrastiveConfig(weight=1.0, group_rows=4))
+    config = config_of(accumulation=4, objectives=several, data=DataConfig(pairs="next", max_segments=5))
     traced = ahead.compile_step(config, vocabulary(40), here())
     assert traced.traced_flops == flops.of_run(config, traced.derived) and not traced.fits
+
+
+def test_a_causal_step_counts_by_its_share(monkeypatch):
+    """The scores of all 32 x 32 pairs are computed, and only those of 32 x 33 / 2 are needed."""
+    monkeypatch.setattr(ahead, "_compile", lambda *options: (None, 0))
+    config = config_of(objectives=ObjectivesConfig(causal=CausalConfig(ratio=0.25)))
+    traced = ahead.compile_step(config, vocabulary(40), here())
+    more = 3 * 32 * 4 * 2 * (2 * 16 * (32 * 32 - 32 * 33 // 2)) // 4
+    assert traced.traced_flops == flops.of_run(config, traced.derived) + more
+
+
+def test_both_kinds_of_a_step_run_by_their_share():
+    """Whether the compiler calls them by number or by truth, and of any other choice both count."""
+    branches = "\n".join(
+        f"%{name} (x: f32[64]) -> f32[64] {{\n"
+        f"  %x.{name} = f32[64]{{0}} parameter(0)\n"
+        f"  ROOT %{name}.out = f32[64]{{0}} negate(%x.{name})\n}}\n"
+        for name in ("ordinary", "causal")
+    )
+    by_number = "branch_computations={%ordinary, %causal}"
+    by_truth = "true_computation=%causal, false_computation=%ordinary"
+    for called in (by_number, by_truth):
+        for scope, expected in ((step.KIND_OF_STEP, (0.75, 0.25)), ("other", (1, 1))):
+            text = (
+                f"{branches}\nENTRY %main (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} parameter(0)\n"
+                f"  ROOT %y = f32[64]{{0}} conditional(%x, %x, %x), {called},"
+                f' metadata={{op_name="jit(train_step)/{scope}/cond"}}\n}}\n'
+            )
+            program = hlo.parse(text, 0.25)
+            times = {one.name: times for _, one, times in program.executed()}
+            assert (times["ordinary.out"], times["causal.out"]) == expected
+            assert hlo.moved(program) == (0, 512 * sum(expected))
 
 
 def test_products_by_hand():

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from mlm_jax import flops
-from mlm_jax.config import capacity, is_local, resolve
+from mlm_jax.config import capacity, is_local, resolve, together
 from mlm_jax.config.mask import largest_rate
 from mlm_jax.metrics import short
 from mlm_jax.plan.collectives import SCALARS
@@ -105,12 +105,13 @@ def vocabulary(plan: Plan) -> str | None:
 def head(plan: Plan) -> str | None:
     """The share of the vocabulary head, where it is large."""
     config, derived = plan.config, plan.compiled.derived
-    spent = 3 * config.batch_size * flops.head(config.model, derived.capacity, derived.vocab_rows) / plan.flops
+    spent = flops.by_part(config, derived).get("vocabulary", 0) / plan.flops
     if spent < 0.05:
         return None
-    return (
-        f"the vocabulary head takes {spent:.1%} of the FLOPs ({derived.capacity} slots, {derived.vocab_rows:,} columns)"
-    )
+    places = [f"{derived.capacity} slots"] * ("mlm" in together(config.objectives))
+    places += [f"all {config.row_length} places in causal steps"] * (config.objectives.causal.ratio > 0)
+    where = ", ".join([*places, f"{derived.vocab_rows:,} columns"])
+    return f"the vocabulary head takes {spent:.1%} of the FLOPs ({where})"
 
 
 def padding(plan: Plan) -> str | None:
@@ -126,7 +127,8 @@ def recomputation(plan: Plan) -> str | None:
     more = plan.compiled.traced_flops / plan.flops - 1
     if more < MATTERS:
         return None
-    what = "recomputation, or keys outside a window"
+    causal = plan.config.objectives.causal.ratio > 0
+    what = "recomputation, or keys outside a window" + ", or keys that stand later in causal steps" * causal
     return f"the program has {more:+.1%} FLOPs beside forward and backward pass, such as {what}"
 
 
@@ -134,18 +136,25 @@ def heads(plan: Plan) -> str | None:
     """Attention products whose sums are shorter than a matrix unit of a TPU is wide."""
     if not plan.topology.kind.startswith("TPU"):
         return None
-    model, t = resolve(plan.config.model), plan.config.row_length
+    model = resolve(plan.config.model)
     size = model.width // model.heads
     wide = 2 * LANES if plan.topology.kind.startswith(WIDE_UNITS) else LANES
     if size >= wide:
         return None
     windows = [model.local_window if is_local(model, depth) else 0 for depth in range(model.layers - 1)]
-    pairs = sum(flops.attended(t, window) for window in windows)
-    share = 3 * plan.config.batch_size * 4 * pairs * model.width / plan.flops
+    share = 3 * plan.config.batch_size * 4 * _pairs(plan, windows) * model.width / plan.flops
     return (
         f"heads of {size} fill {size / wide:.0%} of a matrix unit {wide} wide: attention's {share:.1%} of the FLOPs run"
         " at that part of the peak at best"
     )
+
+
+def _pairs(plan: Plan, windows: list[int]) -> float:
+    """Pairs of query and key that a row has in a step, over its passes through layers with such windows."""
+    t, ratio = plan.config.row_length, plan.config.objectives.causal.ratio
+    both, causal = (sum(flops.attended(t, window, kind) for window in windows) for kind in (False, True))
+    passes = {"masked rows", "other view"} & flops.by_part(plan.config, plan.compiled.derived).keys()
+    return (1 - ratio) * len(passes) * both + ratio * causal
 
 
 def widths(plan: Plan) -> str | None:
@@ -191,9 +200,9 @@ def scores(plan: Plan) -> str | None:
 
 def _step(plan: Plan, m: int | None = None, vocab_rows: int | None = None) -> int:
     """FLOPs of a step with another number of slots or columns."""
-    config, derived = plan.config, plan.compiled.derived
-    m, vocab_rows = m or derived.capacity, vocab_rows or derived.vocab_rows
-    return flops.step(config.model, config.batch_size, config.row_length, m, m, vocab_rows)
+    derived = plan.compiled.derived
+    changed = dataclasses.replace(derived, capacity=m or derived.capacity, vocab_rows=vocab_rows or derived.vocab_rows)
+    return flops.of_run(plan.config, changed)
 
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (

@@ -191,15 +191,15 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
         traced = step.make_train_step(model, optimizer, vocabulary, config, mesh).trace(now, batch, roots)
         lowered = traced.lower()
         lowered_at = time.perf_counter()
-        program, needs = _compile(lowered, on)
+        program, needs = _compile(lowered, on, config.objectives.causal.ratio)
         ended = time.perf_counter()
     parts = [held(part) for part in (now.params, now.optimizer, batch)]
     memory = Memory(needs, *parts, needs - sum(parts))
-    traced_flops = products.flops(traced.jaxpr)
+    traced_flops = round(products.flops(traced.jaxpr, config.objectives.causal.ratio))
     return Compiled(derived, memory, traced_flops, lowered_at - began, ended - lowered_at, program)
 
 
-def _compile(lowered: jax.stages.Lowered, on: Topology) -> tuple[hlo.Program | None, int]:
+def _compile(lowered: jax.stages.Lowered, on: Topology, causal_ratio: int | float) -> tuple[hlo.Program | None, int]:
     """The program, and the bytes that it needs of a device; no program where they are more than there are.
 
     The compiler for TPUs says so itself, that for GPUs does not.
@@ -211,7 +211,7 @@ def _compile(lowered: jax.stages.Lowered, on: Topology) -> tuple[hlo.Program | N
             return None, found[0]
         raise
     needs = compiled.memory_analysis().peak_memory_in_bytes
-    return hlo.parse(compiled.as_text()) if needs <= on.limit else None, needs
+    return hlo.parse(compiled.as_text(), causal_ratio) if needs <= on.limit else None, needs
 
 
 def abstract_batch(config: Config, derived: Derived, mesh: Mesh) -> Batch:

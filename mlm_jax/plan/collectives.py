@@ -36,7 +36,7 @@ class Collective(NamedTuple):
     """One instruction. size: bytes of the whole array on a device, before a scatter or after a gather."""
 
     kind: str
-    times: int  # in one run of the program
+    times: int | float  # in one run of the program
     size: int
     group: int  # devices that take part together
     type: str  # of what it is given, such as f32[50048,768]
@@ -52,8 +52,8 @@ class Collective(NamedTuple):
 class Total:
     """All collectives of a kind in one run of a program, by device."""
 
-    count: int  # how often one runs
-    size: int  # bytes of whole arrays
+    count: int | float  # how often one runs
+    size: int | float  # bytes of whole arrays
     sent: float
 
 
@@ -89,12 +89,12 @@ def totals(found: list[Collective]) -> dict[str, Total]:
     }
 
 
-def _collective(around: dict, one: hlo.Instruction, kind: str, times: int, group: int) -> Collective:
+def _collective(around: dict, one: hlo.Instruction, kind: str, times: int | float, group: int) -> Collective:
     types = [around[name].type for name in one.operands]
     given = sum(map(hlo.size, types))
     result = "(" + ", ".join(types) + ")" if len(types) > 1 else types[0]
     shapes = ", ".join(f"{dtype}[{sizes}]" for dtype, sizes, _ in hlo.ARRAY.findall(result))
-    source = one.attribute(r'op_name="([^"]*)"') or ""
+    source = one.attribute(hlo.OP_NAME) or ""
     return Collective(kind, times, given * group if kind == "all-gather" else given, group, shapes, source)
 
 

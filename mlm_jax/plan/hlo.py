@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mlm_jax.step import KIND_OF_STEP
+
 # a dtype, dimensions, and the layout, in which S(n) is a memory other than HBM
 ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\](\{[^{}]*\})?")
 HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -21,6 +23,7 @@ CALLED = re.compile(
 FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id")
 FREE += ("while", "conditional", "call", "opt-barrier", "add-dependency", "async-start", "async-update", "async-done")
 LIBRARY = re.compile(r'custom_call_target="__cu(blas|dnn)')  # matrix products, and attention, by NVIDIA's libraries
+OP_NAME = r'op_name="([^"]*)"'
 SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -77,27 +80,40 @@ def hbm_size(type_text: str) -> int:
 class Program:
     """The computations of a module by name, each {name of an instruction: Instruction}, and which of them is entered.
 
-    `unknown_loops` are those whose number of iterations the text does not tell; they count once.
+    `unknown_loops` are those whose number of iterations the text does not tell; they count once. causal_ratio: the
+    share of the steps that are causal, by which both branches count of the conditional that chooses the kind of a step;
+    of any other both count in full.
     """
 
     computations: dict[str, dict[str, Instruction]]
     entry: str
+    causal_ratio: int | float = 0
     unknown_loops: list[str] = dataclasses.field(default_factory=list)
 
-    def executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int]]:
+    def executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int | float]]:
         """(its computation, instruction, how often it runs); the inside of a fusion is not looked at."""
         self.unknown_loops.clear()
         yield from self._executed(self.entry, 1)
 
-    def _executed(self, name: str, times: int) -> Iterator[tuple[dict[str, Instruction], Instruction, int]]:
+    def _executed(
+        self, name: str, times: int | float
+    ) -> Iterator[tuple[dict[str, Instruction], Instruction, int | float]]:
         computation = self.computations[name]
         for instruction in computation.values():
             yield computation, instruction, times
             if instruction.opcode == "while":
                 yield from self._executed(instruction.called[0], times * self.trips(instruction))
             elif instruction.opcode in ("call", "conditional", "async-start"):
-                for called in instruction.called:
-                    yield from self._executed(called, times)
+                for called, share in zip(instruction.called, self._shares(instruction)):
+                    yield from self._executed(called, times * share)
+
+    def _shares(self, instruction: Instruction) -> list[int | float]:
+        """How often each of the computations runs that an instruction calls."""
+        if instruction.opcode != "conditional" or KIND_OF_STEP not in (instruction.attribute(OP_NAME) or ""):
+            return [1] * len(instruction.called)
+        causal = self.causal_ratio
+        # by a number, from 0; or by true and false, in this order
+        return [causal, 1 - causal] if "true_computation" in instruction.attributes else [1 - causal, causal]
 
     def trips(self, loop: Instruction) -> int:
         """Iterations of a while instruction."""
@@ -122,7 +138,7 @@ class Program:
                 yield from self.within(inner)
 
 
-def parse(text: str) -> Program:
+def parse(text: str, causal_ratio: int | float = 0) -> Program:
     """Reads the text of a compiled module, `compiled.as_text()`. Raises ValueError where it has no entry."""
     computations, entry, current = {}, None, None
     for line in text.splitlines():
@@ -138,7 +154,7 @@ def parse(text: str) -> Program:
             current[instruction.name] = instruction
     if entry is None:
         raise ValueError("the text has no ENTRY computation")
-    return Program(computations, entry)
+    return Program(computations, entry, causal_ratio)
 
 
 def _instruction(name: str, rest: str, root: bool) -> Instruction:
@@ -179,7 +195,7 @@ def moved(program: Program) -> tuple[int, int]:
             products += amount
         else:
             others += amount
-    return products, others
+    return round(products), round(others)
 
 
 def touching(program: Program, pattern: str) -> int:
@@ -192,7 +208,7 @@ def touching(program: Program, pattern: str) -> int:
         types = [computation[name].type for name in instruction.operands if name in computation]
         if any(found.search(one) for one in [instruction.type, *types]):
             total += times * traffic(program, computation, instruction)
-    return total
+    return round(total)
 
 
 def has_product(program: Program, instruction: Instruction) -> bool:
@@ -281,4 +297,4 @@ def carried(program: Program) -> list[tuple[str, int]]:
 def cycles(program: Program) -> int:
     """What the compiler for TPUs estimates for all instructions of one run, in cycles; 0 where it says nothing."""
     estimates = ((one.attribute(r'"estimated_cycles":"(\d+)"'), times) for _, one, times in program.executed())
-    return sum(times * int(estimate) for estimate, times in estimates if estimate)
+    return round(sum(times * int(estimate) for estimate, times in estimates if estimate))

@@ -48,7 +48,7 @@ def _mesh(plan: Plan) -> str:
 def _collective(kind: str) -> Cell:
     def cell(plan: Plan) -> str:
         total = totals(plan.collectives).get(kind)
-        return NOTHING if total is None else f"{total.count:,} x, {gib(total.size)}"
+        return NOTHING if total is None else f"{round(total.count, 1):,} x, {gib(total.size)}"
 
     return cell
 
