@@ -17,7 +17,7 @@ from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config
 from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models import Model
-from mlm_jax.objectives import OBJECTIVES, Passes, Rows, names_of, next_tokens
+from mlm_jax.objectives import CAUSAL, OBJECTIVES, Passes, Rows, names_of, next_tokens
 from mlm_jax.tokenizer import DECILES, Vocabulary, frequency_deciles, unigram_losses
 
 Means = dict[str, float | int]
@@ -50,14 +50,18 @@ def make_evaluation_step(
 
     @jax.jit
     def step(params: dict, batch: Batch) -> dict[str, Array]:
-        batch = order.as_read(roots["order"], batch, config)
+        plain, batch = batch, order.as_read(roots["order"], batch, config)
         masked = mask(batch)
         if shuffle_context:
             masked = dataclasses.replace(masked, inputs=shuffle(roots["mask"], batch, masked, vocabulary))
         rows = Rows(batch, masked, other_mask(batch) if contrastive and not by_dropout else None)
-        passes = Passes(model, params, rows, config, names, roots, drops=False, also_other=by_dropout)
+        how = {"drops": False, "also_other": by_dropout}
+        together = Passes(model, params, rows, config, names, roots, **how)
+        in_order = Rows(plain, masked)  # as in training
+        causal = Passes(model, params, in_order, config, CAUSAL, roots, **how)
         found = {}
         for name in names:
+            passes = causal if name == "causal" else together
             if name in OF_TOKENS:
                 count, sums = OF_TOKENS[name](passes, vocabulary)
             else:
