@@ -71,6 +71,10 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     vocab_size, params = resized(model, params, tokenizer, arguments.vocab_size)
     ids = {role: getattr(tokenizer, role) for role in ("pad", "cls", "sep")}
     values = hub.config_values(model.config, vocab_size, ids)
+    lost = convert.without_place(params, model.config)
+    params = {name: part for name, part in params.items() if name not in lost}
+    if model.config.family == "bert" and "pair" in params:
+        values["architectures"] = ["BertForPreTraining" if "head" in params else "BertForNextSentencePrediction"]
     tensors = convert.to_hub(params, model.config, vocab_size)
     if (workdir / HEADS).is_file():
         tensors |= read_tensors(workdir, HEADS)
@@ -83,7 +87,8 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
         workdir, config, step, read_meta(workdir, step).get("data"), parameters, tokenizer.pieces[tokenizer.mask]
     )
     (target / "README.md").write_text(text, encoding="utf-8")
-    return [f"{values['architectures'][0]}, {parameters:,} parameters, step {step:,}, {vocab_size:,} ids"]
+    lines = [f"{values['architectures'][0]}, {parameters:,} parameters, step {step:,}, {vocab_size:,} ids"]
+    return lines + [f"left out, for which the format has no place: {', '.join(lost)}"] if lost else lines
 
 
 def import_model(source: Path, target: Path, arguments: Arguments) -> list[str]:

@@ -108,6 +108,14 @@ def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[S
     return tree.map_with_path(change, params)
 
 
+def without_place(params: Mapping[str, object], config: ModelConfig) -> list[str]:
+    """Heads that the hub's format of the family does not have, such as `contrast`; `to_hub` takes none of them."""
+    form = format_of(config)
+    named = {path for of in tree.layer_paths(params).values() for path in of.paths}
+    lost = [path for path in named if not any(re.fullmatch(pattern, path) for pattern, _, _ in form.table)]
+    return sorted({path.partition("/")[0] for path in lost} & {"pair", "contrast"})
+
+
 def format_of(config: ModelConfig) -> Format:
     """The hub's format of a model. Raises ConfigError where a switch is not the family's and the hub has no other."""
     form, model = FORMATS[config.family], resolve(config)

@@ -95,7 +95,13 @@ DROPOUT = ("dropout", "attention_dropout")
 
 BERT = Format(
     encoder_of_bert("bert")
-    + head(f"{CLS}.dense", f"{CLS}.LayerNorm", "cls.predictions.decoder.weight", "cls.predictions.bias"),
+    + head(f"{CLS}.dense", f"{CLS}.LayerNorm", "cls.predictions.decoder.weight", "cls.predictions.bias")
+    + (
+        (r"pair/dense/kernel", "bert.pooler.dense.weight", FROM_ONE),
+        (r"pair/dense/bias", "bert.pooler.dense.bias", SAME),
+        (r"pair/classifier/kernel", "cls.seq_relationship.weight", FROM_ONE),
+        (r"pair/classifier/bias", "cls.seq_relationship.bias", SAME),
+    ),
     (*GAMMA_BETA, (r"((?:embeddings|encoder|pooler)\..*)", r"bert.\1")),
     "cls.predictions.decoder.weight",
     {"cls.predictions.decoder.bias": "cls.predictions.bias"},

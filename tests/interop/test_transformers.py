@@ -134,3 +134,23 @@ def test_a_model_of_ours_there(case, tmp_path):
     assert_the_logits_agree(case, model.eval(), params, given_of(case, 5))
     back = there_and_back({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     jax.tree.map(np.testing.assert_array_equal, back, params)
+
+
+def test_the_head_of_pairs_there(tmp_path):
+    """Column 0 is "follows" in both: BERT's labels of next sentences."""
+    config, objectives = config_of("bert"), ObjectivesConfig(nsp=ObjectiveConfig(weight=1.0))
+    network, random = build(config, VOCAB, objectives), np.random.default_rng(6)
+    shapes = jax.eval_shape(network.init, jax.random.key(0, impl="threefry2x32"))
+    params = jax.tree.map(lambda leaf: np.float32(random.normal(size=leaf.shape) * 0.2), shapes)
+    exported = convert.to_hub(params, config, VOCAB)
+    safetensors_numpy.save_file(exported, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    transformers.BertConfig(**hub_config_of("bert")).save_pretrained(tmp_path)
+    model, report = transformers.BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report.values()), report
+    given = given_of("bert", 7)
+    with torch.no_grad():
+        theirs = model.eval()(**given).seq_relationship_logits.numpy()
+    batch = goldens.padded({name: array.numpy().astype(np.int32) for name, array in given.items()})
+    first = np.zeros((len(theirs), 1), np.int32)
+    ours = jax.jit(lambda params: network.pair(params, network.apply(params, batch, at=first).hidden))(params)
+    assert np.abs(theirs).max() > 0.5 and np.abs(theirs - np.asarray(ours)[:, 0]).max() < 1e-4

@@ -1,0 +1,42 @@
+"""Two layers of 128 that learn four things at once: masked tokens, the order of pairs, which text is which, and, in a
+quarter of the steps, the next token.
+
+Command:  python -m mlm_jax.train --config=configs/multitask.py --config.data.sources=PATH/en.jsonl.gz
+"""
+
+from mlm_jax.config import (
+    CausalConfig,
+    CheckpointConfig,
+    Config,
+    ContrastiveConfig,
+    DataConfig,
+    EvaluateConfig,
+    MaskConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    ObjectivesConfig,
+    OptimizerConfig,
+    TokenizerConfig,
+)
+
+
+def get_config() -> Config:
+    return Config(
+        steps=2000,
+        batch_size=32,
+        row_length=128,
+        data=DataConfig(sources=("builtin:pydoc",), max_segments=8, pairs="order"),
+        tokenizer=TokenizerConfig(vocab_size=8192),
+        mask=MaskConfig(rate=0.15, unit="word"),
+        model=ModelConfig(
+            layers=2, width=128, heads=4, hidden=512, max_positions=128, dropout=0.0, attention_dropout=0.0
+        ),
+        objectives=ObjectivesConfig(
+            sop=ObjectiveConfig(weight=1.0),
+            contrastive=ContrastiveConfig(weight=0.1, group_rows=8),
+            causal=CausalConfig(ratio=0.25),
+        ),
+        optimizer=OptimizerConfig(learning_rate=2e-3, schedule="cosine", warmup=0.06),
+        checkpoint=CheckpointConfig(every_steps=500),
+        evaluate=EvaluateConfig(every_steps=500),
+    )
