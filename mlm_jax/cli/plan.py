@@ -6,19 +6,22 @@ import sys
 import numpy as np
 from absl import flags
 
+from mlm_jax import config as config_module
 from mlm_jax import runtime
-from mlm_jax.cli.common import vocabulary_of
+from mlm_jax.cli.common import devices_asked, vocabulary_of
+from mlm_jax.config import Config, ConfigError
 from mlm_jax.flags import Arguments, Usage, command
 
 USAGE = """usage: python -m mlm_jax plan --config=FILE --topology=NAME [--topology=NAME ...] [--config.KEY=VALUE ...]
-                             [--nosearch] [--fill=SHARE] [--mfu=SHARE] [--json]
+                             [--nosearch] [--fill=SHARE] [--mfu=SHARE] [--phase=N] [--json]
 
 Compiles the training step of a config for TPU slices (v5e:2x4) or NVIDIA GPUs (h100:8 is one host of eight, h100:4x8
 four) that are not here: memory of a device against its limit, FLOPs, bytes moved, collectives, step time by a roofline,
 days; then advice with numbers, among it the largest microbatch that fits (up to three more compilations, unless
 --nosearch). Needs no rows and no accelerator, but libtpu (pip install -e '.[tpu]'), or the plugin for CUDA
 (pip install -e '.[cuda]'). A compilation takes from half a minute to several. Of a GPU's memory jax takes 75 % unless
-XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise, which is the limit here. Example:
+XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise, which is the limit here. A run with phases is planned as if all its steps
+were of one of them, by default the first (config.phases[0]). Example:
 
   python -m mlm_jax plan --config=configs/base.py --topology=v5e:2x4 --topology=v6e:2x4
 """
@@ -38,6 +41,7 @@ def define(values: flags.FlagValues) -> None:
         upper_bound=1.0,
         flag_values=values,
     )
+    flags.DEFINE_integer("phase", 0, "of config.phases, which is planned", lower_bound=0, flag_values=values)
     flags.DEFINE_bool("json", False, "one JSON object, for programs", flag_values=values)
 
 
@@ -51,22 +55,32 @@ def run(arguments: Arguments) -> int:
     from mlm_jax import plan
 
     plan.set_environment()
-    vocabulary = vocabulary_of(arguments.config)
+    config = phase_asked(arguments)
+    vocabulary = vocabulary_of(config)
     vocabulary.counts = np.arange(vocabulary.size, 0, -1)  # constants of the program, where masks go by frequency
     slices = [plan.topology(name) for name in arguments.topology]
     runtime.start()
     for on in slices:  # all before the first compilation
-        plan.check(arguments.config, vocabulary, on)
-    plans = [
-        plan.plan(arguments.config, vocabulary, on, arguments.fill, arguments.mfu, arguments.search, say)
-        for on in slices
-    ]
+        plan.check(config, vocabulary, on)
+    plans = [plan.plan(config, vocabulary, on, arguments.fill, arguments.mfu, arguments.search, say) for on in slices]
     advice = [plan.advise(one) for one in plans]
     if arguments.json:
         print(json.dumps({"plans": [plan.numbers(*both) for both in zip(plans, advice)]}))
     else:
         print(plan.show(plans, advice))
     return 0
+
+
+def phase_asked(arguments: Arguments) -> Config:
+    """The config of the phase that is planned, its lengths in steps, tokens by `--fill`. Raises ConfigError."""
+    config_module.check(arguments.config, devices_asked(arguments.config))
+    config = config_module.without_rows(arguments.config, arguments.fill)
+    phases, number = config_module.phase_configs(config), arguments.phase
+    if number >= len(phases):
+        raise ConfigError("--phase", number, f"the config has {len(phases)}, numbered from 0")
+    if len(phases) > 1:
+        say(f"planned as if all steps were those of config.phases[{number}] of {len(phases)}; --phase=N takes another")
+    return phases[number]
 
 
 def say(line: str) -> None:

@@ -21,6 +21,7 @@ from mlm_jax.config.phases import (
     rows_folders,
     stream_configs,
     streams,
+    without_rows,
 )
 from mlm_jax.config.schema import (
     AuditConfig,
@@ -97,4 +98,5 @@ __all__ = [
     "to_json",
     "together",
     "with_source",
+    "without_rows",
 ]

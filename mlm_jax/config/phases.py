@@ -121,6 +121,22 @@ def readings(config: Config, manifests: Sequence[dict]) -> list[Reading]:
     return found
 
 
+def without_rows(config: Config, fill: float) -> Config:
+    """The config with lengths in steps where there are no rows; fill: share of the places that hold a token.
+
+    Raises ConfigError for a length in epochs, of which nothing is known.
+    """
+    places = [one.batch_size * one.row_length for one in phase_configs(config)]
+    config = in_steps(config, [Reading(tokens=fill * each) for each in places])
+    lengths = {"length": config.length, "optimizer.warmup_length": config.optimizer.warmup_length}
+    lengths["optimizer.cooldown_length"] = config.optimizer.cooldown_length
+    for key, text in lengths.items():
+        if text:
+            fix = "is known once there are rows, and here are none; give it in steps or tokens"
+            raise ConfigError(f"config.{key}", text, fix)
+    return config
+
+
 def check_phases(config: Config) -> None:
     """Raises ConfigError for phases that are none: what does not begin after the one before, or changes nothing."""
     starts = [phase.begin for phase in config.phases]

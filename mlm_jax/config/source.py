@@ -6,7 +6,8 @@ from pathlib import Path
 from mlm_jax.config import hub
 from mlm_jax.config.families import positions
 from mlm_jax.config.files import load
-from mlm_jax.config.schema import Config, ConfigError
+from mlm_jax.config.phases import phase_at, phase_configs
+from mlm_jax.config.schema import Config, ConfigError, ModelConfig
 
 # keys of the model that are not its architecture, and so the run's own; None: as the source has it
 OWN = ("dropout", "attention_dropout", "dtype", "logits_mib", "unroll", "attention", "remat")
@@ -25,7 +26,7 @@ def with_source(config: Config, workdir: Path | None = None) -> Config:
     if hub.is_hub(folder):
         model, tokenizer = hub.read_config(folder)[0], folder
     elif (folder / hub.CONFIG).is_file():
-        model, tokenizer = load(folder / hub.CONFIG).model, folder / "tokenizer"
+        model, tokenizer = _of_newest(folder, load(folder / hub.CONFIG)), folder / "tokenizer"
     elif begun := _begun(config, workdir):
         model, tokenizer = begun.model, begun.tokenizer.path
     else:
@@ -41,6 +42,12 @@ def with_source(config: Config, workdir: Path | None = None) -> Config:
         model=dataclasses.replace(model, **own, vocab_size=config.model.vocab_size),
         tokenizer=dataclasses.replace(config.tokenizer, path=path),
     )
+
+
+def _of_newest(folder: Path, config: Config) -> ModelConfig:
+    """The model of a run as it is in the phase of its newest checkpoint."""
+    saved = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdecimal()]
+    return phase_configs(config)[phase_at(config, max(saved, default=0))].model
 
 
 def _begun(config: Config, workdir: Path | None) -> Config | None:

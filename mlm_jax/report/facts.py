@@ -26,6 +26,25 @@ def data(run: Run) -> Html | None:
     return tag("div", table(head, rows, "numbers"), tag("p", note, class_="note"), class_="card")
 
 
+def phases_of(run: Run) -> list[tuple[int, dict]]:
+    """(steps done before it, what it sets) of each phase; empty for a run without."""
+    steps, phases = number(run.config.get("steps")), run.config.get("phases") or []
+    return [(round(number(phase["begin"]) * steps), phase) for phase in phases]
+
+
+def phases(run: Run) -> Html | None:
+    """Where each phase begins, and what is different in it."""
+    found = phases_of(run)
+    if not found:
+        return None
+    rows = []
+    for place, (begin, phase) in enumerate(found):
+        end = found[place + 1][0] if place + 1 < len(found) else round(number(run.config.get("steps")))
+        changed = [f"{key} {value}" for key, value in phase.items() if key != "begin" and value is not None]
+        rows.append([tag("th", str(place)), f"{begin + 1:,} to {end:,}", ", ".join(changed) or "as in the config"])
+    return tag("div", table(["phase", "steps", "what is different"], rows, "starts"), class_="card")
+
+
 def _count(value: object) -> str:
     value = number(value)
     return short(value) if math.isfinite(value) and value >= 1e5 else f"{value:,.0f}" if math.isfinite(value) else "–"

@@ -154,9 +154,12 @@ def curves(run: Run) -> Html | None:
     """All pictures over the steps, with a vertical line where the run was started again."""
     restarts = sorted({step for start in run.starts if (step := number(start.get("step"))) > 0})
     restarts = restarts if len(restarts) <= 20 else []
-    wide = [figure(make(run), WIDE_SIZE, NARROW_SIZE, marks_at=restarts) for make in pictures.WIDE]
-    small = [figure(make(run), SMALL_SIZE, marks_at=restarts) for make in pictures.SMALL]
-    note = "Over the steps. A dotted line: the run was started again." if restarts else "Over the steps."
+    switches = [begin for begin, _ in facts.phases_of(run)[1:] if begin < steps_done(run)]
+    marks = [*restarts, *switches]
+    wide = [figure(make(run), WIDE_SIZE, NARROW_SIZE, marks_at=marks) for make in pictures.WIDE]
+    small = [figure(make(run), SMALL_SIZE, marks_at=marks) for make in pictures.SMALL]
+    what = [*["the run was started again"] * bool(restarts), *["another phase began"] * bool(switches)]
+    note = f"Over the steps. A dotted line: {', or '.join(what)}." if what else "Over the steps."
     if run.every > 1:
         note += f" The run is so long that only one step in {run.every} was read."
     shown = [one for one in wide + small if one]
@@ -222,6 +225,7 @@ PARTS = {
     "Loss by token frequency": by_frequency,
     "Guesses on held-out texts": guesses,
     "Data": facts.data,
+    "Phases": facts.phases,
     "Environment": facts.environment,
     "Starts": facts.starts,
     "Command": facts.command,
