@@ -1,11 +1,12 @@
 """A run that is killed at random moments, again and again, against the same run left alone.
 
-Command: python benchmarks/kills.py [--kills=20] [--steps=300] [--seed=0]
+Command: python benchmarks/kills.py [--kills=20] [--steps=300] [--seed=0] [--longest=15] [--phases] [--source=TEXT]
 
 `configs/tiny.py` on a part of the embedded text, accumulation 2, more than two epochs, a checkpoint every 10 steps.
 SIGKILL comes at a random moment after the start (importing, compiling, training), every second time as soon as a
-checkpoint is being written. Ends with 0 if parameters and optimizer state have the same bits, and all lines of
-`metrics.jsonl` but their times are the same.
+checkpoint is being written. With --phases the run has four: another batch, learning rate and mask rate, rows twice as
+long, and back to the first ones; the rows are then prepared within the run, and killed there, too. Ends with 0 if
+parameters and optimizer state have the same bits, and all lines of `metrics.jsonl` but their times are the same.
 """
 
 import argparse
@@ -27,16 +28,37 @@ from mlm_jax.prepare import pydoc
 MODULES = 400
 
 
-def command(rows: Path, workdir: Path, steps: int) -> list[str]:
+PHASES = """
+from configs.tiny import get_config as tiny
+from mlm_jax.config import PhaseConfig
+
+def get_config():
+    config = tiny()
+    config.model.max_positions = 128
+    config.phases = (
+        PhaseConfig(batch_size=32, accumulation=1, mask_rate=0.3),
+        PhaseConfig(begin=0.3, rate=0.5),
+        PhaseConfig(begin=0.55, row_length=128, batch_size=16),
+        PhaseConfig(begin=0.8, batch_size=48),
+    )
+    return config
+"""
+
+
+def command(given: str, workdir: Path, steps: int, config: str) -> list[str]:
+    """given: the setting that names the rows, or the text."""
     options = {"steps": steps, "accumulation": 2, "checkpoint.every_steps": 10, "evaluate.every_steps": 100}
     flags = [f"--config.{key}={value}" for key, value in options.items()]
-    program = [sys.executable, "-m", "mlm_jax.train", "--config=configs/tiny.py", f"--workdir={workdir}"]
-    return [*program, f"--config.data.rows={rows}", *flags]
+    return [sys.executable, "-m", "mlm_jax.train", f"--config={config}", f"--workdir={workdir}", given, *flags]
 
 
-def make_rows(folder: Path) -> Path:
+def make_text(folder: Path) -> Path:
     text = folder / "text.jsonl"
     text.write_text("\n".join(pydoc.extract(pydoc.module_files()[:MODULES])), encoding="utf-8")
+    return text
+
+
+def make_rows(folder: Path, text: Path) -> Path:
     prepare = [sys.executable, "-m", "mlm_jax", "prepare", "--config=configs/tiny.py", f"--workdir={folder}"]
     subprocess.run([*prepare, f"--config.data.sources={text}"], check=True, capture_output=True)
     return folder / "rows"
@@ -96,17 +118,26 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, default=15.0, help="seconds after a start")
+    parser.add_argument("--phases", action="store_true")
+    parser.add_argument("--source", type=Path)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        rows = make_rows(base)
+        text, config = arguments.source or make_text(base), "configs/tiny.py"
+        given = f"--config.data.sources={text}"
+        if arguments.phases:
+            config = str(base / "phases.py")
+            Path(config).write_text(PHASES, encoding="utf-8")
+        else:
+            given = f"--config.data.rows={make_rows(base, text)}"
         straight, shaken = base / "straight", base / "shaken"
-        subprocess.run(command(rows, straight, arguments.steps), check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(command(given, straight, arguments.steps, config), check=True, stderr=subprocess.DEVNULL)
         began = time.monotonic()
-        run = command(rows, shaken, arguments.steps)
+        run = command(given, shaken, arguments.steps, config)
         for number in range(1, arguments.kills + 1):
-            print(f"{number:>3}  {killed(run, shaken, 15.0, number % 2 == 0, rng)}", flush=True)
+            print(f"{number:>3}  {killed(run, shaken, arguments.longest, number % 2 == 0, rng)}", flush=True)
         done = subprocess.run(run, capture_output=True, text=True)
         print(done.stderr.splitlines()[-4] if done.returncode == 0 else done.stderr)
         seconds, damaged = time.monotonic() - began, len(list(shaken.glob("bad/*")))

@@ -99,6 +99,8 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     rates = optim.table(shapes, config_module.phase_configs(config)[0].optimizer)  # a parameter that no group names
     if arguments.print_config:
         print(console.print_config(config, derived, rates))
+        for key, text in config_module.open_lengths(config).items():
+            print(f"mlm_jax: {key} = {text!r} comes to steps when there are rows (prepare makes them)", file=sys.stderr)
         return 0
     try:
         config_module.check_writable(workdir)

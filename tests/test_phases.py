@@ -32,12 +32,15 @@ from mlm_jax.config import (
     first_phase,
     from_json,
     in_steps,
+    open_lengths,
     phase_at,
     phase_configs,
     readings,
     rows_folders,
+    stream_configs,
     streams,
     to_json,
+    without_rows,
 )
 
 TINY = {"train": {"rows": 4000, "tokens": 500_000}, "eval": {"rows": 40}}
@@ -213,9 +216,20 @@ def test_lengths_wait_for_the_rows():
         assert (found.steps, found.warmup_steps) == (None, None)
     found = check(lengths("40 steps", "1 epochs"), 1)
     assert (found.steps, found.warmup_steps, found.cooldown_steps) == (40, None, 4)
+    assert open_lengths(lengths("3 epochs", "5 steps")).keys() == {"config.length", "config.optimizer.warmup_length"}
     # of the rows of the second phase nothing is known: as full as those of the first, half as many
     config = lengths("6 epochs", phases=(PhaseConfig(), PhaseConfig(begin=0.5, row_length=1024)))
     assert first_phase(config, MANIFEST).steps == 16  # 6 / (0.25 / 2 + 0.5 / 2)
+
+
+def test_lengths_without_rows_by_hand():
+    """250 rows of 512 that are 80 % full: 102,400 tokens a step; half of the steps have half as many."""
+    assert without_rows(lengths("1e6 tokens"), 0.8).steps == 10
+    config = lengths("1e6 tokens", "150_000 tokens", phases=(PhaseConfig(), PhaseConfig(begin=0.5, batch_size=125)))
+    found = without_rows(config, 0.8)
+    assert (found.steps, check(found, 1).warmup_steps) == (14, 2)
+    with pytest.raises(ConfigError, match=r"config.length = '3 epochs': is known once there are rows"):
+        without_rows(lengths("3 epochs"), 0.8)
 
 
 @pytest.mark.parametrize(
@@ -416,3 +430,33 @@ def test_a_run_that_is_made_longer_goes_back_to_rows_where_it_left_them(
     assert [steps[number]["phase"] for number in (6, 7, 8, 9, 12)] == [2, 1, 1, 2, 2]
     assert read_meta(tmp_path / "more", 12)["position"] == [48 + 2 * 16, 16 + 4 * 8]
     assert steps[9]["epoch"] > steps[6]["epoch"] and steps[7]["epoch"] > steps[4]["epoch"]
+
+
+def test_rows_of_another_tokenizer(straight, command, tmp_path, capfd):
+    """Rows that a phase names are taken as they are."""
+    shutil.copytree(straight / "rows-1", tmp_path / "other")
+    rows = [f"--config.data.rows={straight / 'rows'}", f"--config.phases[2].rows={tmp_path / 'other'}"]
+    manifest = records.read_manifest(tmp_path / "other")
+    manifest["tokenizer"]["hash"] = "another"
+    records.write_json(tmp_path / "other" / "manifest.json", manifest)
+    assert train.main(command(tmp_path, *rows)) == 2
+    assert f"config.phases[2].rows = '{tmp_path}/other': has the tokenizer another, the rows" in capfd.readouterr().err
+
+
+def test_what_a_checkpoint_knows_of_streams(tmp_path):
+    """A stream that is new begins at 0, one that no phase reads any more is kept, another one is refused."""
+
+    def facts(*fingerprints, weights=None):
+        phases = [PhaseConfig(), PhaseConfig(begin=0.5, row_length=64, weights=weights)]
+        config = phased(*phases[: len(fingerprints)])
+        found = [train.stream_facts(one, {"fingerprint": f}) for one, f in zip(stream_configs(config), fingerprints)]
+        return {"tokenizer": "t", "data": "a", "streams": found, "config": dataclasses.asdict(config)}
+
+    both = {**facts("a", "b"), "position": [7, 3], "rows_read": 10}
+    assert train.position({**facts("a"), "position": [7], "rows_read": 7}, facts("a", "b"), tmp_path) == [7, 0]
+    fewer = facts("a")
+    assert train.position(both, fewer, tmp_path) == [7, 3] and fewer["streams"] == both["streams"]
+    with pytest.raises(ConfigError, match=r"another prepared rows \(b\); this one is c"):
+        train.position(both, facts("a", "c"), tmp_path)
+    with pytest.raises(ConfigError, match=r"config.phases\[1\].weights = \[1.0\]: .* was trained with \[\]"):
+        train.position(both, facts("a", "b", weights=(1.0,)), tmp_path)

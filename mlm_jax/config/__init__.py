@@ -7,7 +7,7 @@ Nothing here imports jax, so that a mistake is reported before any device is tou
 from mlm_jax.config.checks import Derived, check, check_each, get
 from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, to_json
-from mlm_jax.config.lengths import begins, in_steps
+from mlm_jax.config.lengths import begins, in_steps, open_lengths
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.objectives import fills_masks, together
 from mlm_jax.config.phases import (
@@ -85,6 +85,7 @@ __all__ = [
     "is_local",
     "load",
     "naming",
+    "open_lengths",
     "phase_at",
     "phase_configs",
     "positions",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.files import items
-from mlm_jax.config.lengths import amount, are_open, in_steps, of_share
+from mlm_jax.config.lengths import amount, in_steps, of_share, open_lengths
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.objectives import check_objectives, check_pairs
 from mlm_jax.config.optimizer import check_optimizer
@@ -74,7 +74,7 @@ def check_each(
             if stream < len(manifests):
                 derived = dataclasses.replace(derived, **_check_manifest(one, manifests[stream]))
         found.append(derived)
-    if not read or are_open(config):
+    if not read or open_lengths(config):
         return tuple(found)
     lengths = {unit: amount(unit, config, read) for unit in ("epochs", "tokens")}
     return tuple(dataclasses.replace(derived, **lengths) for derived in found)
@@ -83,7 +83,7 @@ def check_each(
 def _check_phase(config: Config, devices: int, processes: int, platform: str | None) -> Derived:
     """The numbers of a config without phases, as far as they need no rows."""
     _check_ranges(config)
-    if not are_open(config):
+    if not open_lengths(config):
         check_optimizer(config)
     check_mask(config.mask, config.model.layers)
     check_data(config)

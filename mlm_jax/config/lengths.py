@@ -63,9 +63,14 @@ def spans(config: Config) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in zip(starts, (*starts[1:], config.steps)))
 
 
-def are_open(config: Config) -> bool:
-    """Whether a length is still to become steps."""
-    return bool(config.length or config.optimizer.warmup_length or config.optimizer.cooldown_length)
+def open_lengths(config: Config) -> dict[str, str]:
+    """The lengths that are still to become steps, by key."""
+    keys = {
+        "config.length": config.length,
+        "config.optimizer.warmup_length": config.optimizer.warmup_length,
+        "config.optimizer.cooldown_length": config.optimizer.cooldown_length,
+    }
+    return {key: text for key, text in keys.items() if text}
 
 
 def in_steps(config: Config, readings: Sequence[Reading] | None = None) -> Config:

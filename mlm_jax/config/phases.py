@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlm_jax.config.lengths import Reading, begins, in_steps, spans
+from mlm_jax.config.lengths import Reading, begins, in_steps, open_lengths, spans
 from mlm_jax.config.schema import Config, ConfigError, PhaseConfig
 
 # what a phase may set -> the key of the config that it stands for
@@ -128,12 +128,8 @@ def without_rows(config: Config, fill: float) -> Config:
     """
     places = [one.batch_size * one.row_length for one in phase_configs(config)]
     config = in_steps(config, [Reading(tokens=fill * each) for each in places])
-    lengths = {"length": config.length, "optimizer.warmup_length": config.optimizer.warmup_length}
-    lengths["optimizer.cooldown_length"] = config.optimizer.cooldown_length
-    for key, text in lengths.items():
-        if text:
-            fix = "is known once there are rows, and here are none; give it in steps or tokens"
-            raise ConfigError(f"config.{key}", text, fix)
+    for key, text in open_lengths(config).items():
+        raise ConfigError(key, text, "is known once there are rows, and here are none; give it in steps or tokens")
     return config
 
 
