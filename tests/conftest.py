@@ -32,3 +32,11 @@ CHECKED = [
     f"mlm_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("__init__", "__main__", "batch", "state")
 ]
 install_import_hook(CHECKED, "beartype.beartype")
+
+# The files that take longest are begun first, so that no process is left with one of them at the end.
+LONGEST = ("test_train", "test_objectives", "test_step", "test_phases", "test_hub", "test_models", "test_families")
+
+
+def pytest_collection_modifyitems(items):
+    """A file at a time, in this order (xdist's own goes by the number of tests): the longest ones, then as named."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 
 import jax
@@ -6,18 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 from batches import CLS, MASK, SEP, batch, random_batch, vocabulary
 
+from mlm_jax import masking
 from mlm_jax.config import Config, MaskConfig, ModelConfig
 from mlm_jax.evaluate import evaluate, make_evaluation_step, shuffle, unigram_losses
 from mlm_jax.keys import root
-from mlm_jax.masking import mask, maskable
 from mlm_jax.models import build
 from mlm_jax.tokenizer import frequency_deciles
 
-CONFIG = Config(
-    row_length=16,
-    mask=MaskConfig(rate=0.3),
-    model=ModelConfig(layers=1, width=8, heads=2, hidden=16, max_positions=16, initializer_range=0.5),
-)
+MODEL = ModelConfig(layers=1, width=8, heads=2, hidden=16, max_positions=16, initializer_range=0.5)
+CONFIG = Config(row_length=16, mask=MaskConfig(rate=0.3), model=MODEL)
+
+
+@functools.cache
+def made():
+    """A model, its parameters, and the jitted step of evaluation."""
+    model = build(MODEL, 40)
+    return model, jax.jit(model.init)(root(0, 3)), make_evaluation_step(model, vocabulary(40), CONFIG)
+
+
+def mask(key, rows, config):
+    """Masks as they are made in the step, jitted."""
+    return jax.jit(lambda rows: masking.mask(key, rows, vocabulary(40), config, config.rate))(rows)
 
 
 def test_perplexity_is_that_of_the_mean_over_all_targets():
@@ -47,11 +57,11 @@ def test_frequency_deciles_by_hand():
 
 def test_losses_by_decile_add_up_to_the_loss():
     rows = random_batch(seed=0, b=4, t=16)
-    model = build(CONFIG.model, 40)
-    sums = jax.device_get(make_evaluation_step(model, vocabulary(40), CONFIG)(model.init(root(0, 3)), rows))
+    _, params, step = made()
+    sums = jax.device_get(step(params, rows))
     assert sums["decile_count"].sum() == sums["count"]
     np.testing.assert_allclose(sums["decile_loss"].sum(), sums["loss"], rtol=1e-5)
-    selected = np.asarray(mask(root(0, 2), rows, vocabulary(40), MaskConfig(rate=0.3), 0.3).selected)
+    selected = np.asarray(mask(root(0, 2), rows, MaskConfig(rate=0.3)).selected)
     deciles = frequency_deciles(vocabulary(40))[np.asarray(rows.tokens)[selected]]
     np.testing.assert_array_equal(sums["decile_count"], np.bincount(deciles, minlength=11)[1:])
     means = evaluate(lambda params, batch: {**sums, "decile_count": np.eye(10)[2] * 4}, {}, [rows])
@@ -61,13 +71,12 @@ def test_losses_by_decile_add_up_to_the_loss():
 
 def test_sums_of_a_step_against_numpy():
     rows = random_batch(seed=0, b=4, t=16)
-    model = build(CONFIG.model, 40)
-    params = model.init(root(0, 3))
-    got = jax.device_get(make_evaluation_step(model, vocabulary(40), CONFIG)(params, rows))
+    model, params, step = made()
+    got = jax.device_get(step(params, rows))
     fixed = MaskConfig(rate=0.3, corruption=(1.0, 0.0, 0.0))
-    masked = mask(root(CONFIG.evaluate.seed, 2), rows, vocabulary(40), fixed, 0.3)
+    masked = mask(root(CONFIG.evaluate.seed, 2), rows, fixed)
     assert (np.asarray(masked.inputs)[np.asarray(masked.selected)] == MASK).all()
-    hidden = model.apply(params, dataclasses.replace(rows, tokens=masked.inputs)).hidden
+    hidden = jax.jit(model.apply)(params, dataclasses.replace(rows, tokens=masked.inputs)).hidden
     logits = np.asarray(model.logits(params, hidden), np.float64)[..., :40]
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     places, tokens = np.asarray(masked.selected), np.asarray(rows.tokens)
@@ -80,9 +89,7 @@ def test_sums_of_a_step_against_numpy():
 
 def test_masks_of_evaluation_do_not_depend_on_the_visit_nor_the_seed_of_the_run():
     rows = random_batch(seed=0, b=4, t=16)
-    model = build(CONFIG.model, 40)
-    params = model.init(root(0, 3))
-    step = make_evaluation_step(model, vocabulary(40), CONFIG)
+    model, params, step = made()
     other = make_evaluation_step(model, vocabulary(40), dataclasses.replace(CONFIG, seed=5))
     later = dataclasses.replace(rows, visit=rows.visit + 3)
     jax.tree.map(np.testing.assert_array_equal, step(params, rows), step(params, later))
@@ -91,8 +98,7 @@ def test_masks_of_evaluation_do_not_depend_on_the_visit_nor_the_seed_of_the_run(
 
 def test_padding_rows_count_for_nothing():
     rows = random_batch(seed=0, b=4, t=16)
-    model = build(CONFIG.model, 40)
-    params, step = model.init(root(0, 3)), make_evaluation_step(model, vocabulary(40), CONFIG)
+    _, params, step = made()
     empty = jax.tree.map(jnp.zeros_like, rows)
     filled = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, dataclasses.replace(empty, row=empty.row - 1))
     one, two = jax.device_get((step(params, rows), step(params, filled)))
@@ -102,10 +108,10 @@ def test_padding_rows_count_for_nothing():
 
 def test_shuffled_context_moves_what_is_not_selected_and_nothing_else():
     rows = batch([[CLS, *range(10, 36), SEP, 0, 0]] * 3, [[1] * 28 + [0, 0]] * 3)
-    masked = mask(root(0, 2), rows, vocabulary(40), MaskConfig(rate=0.2, corruption=(1.0, 0.0, 0.0)), 0.2)
-    moved = np.asarray(shuffle(root(0, 2), rows, masked, vocabulary(40)))
+    masked = mask(root(0, 2), rows, MaskConfig(rate=0.2, corruption=(1.0, 0.0, 0.0)))
+    moved = np.asarray(jax.jit(lambda rows, masked: shuffle(root(0, 2), rows, masked, vocabulary(40)))(rows, masked))
     inputs, selected = np.asarray(masked.inputs), np.asarray(masked.selected)
-    movable = np.asarray(maskable(rows.tokens, rows.segments, vocabulary(40))) & ~selected
+    movable = np.asarray(masking.maskable(rows.tokens, rows.segments, vocabulary(40))) & ~selected
     np.testing.assert_array_equal(moved[~movable], inputs[~movable])
     for row in range(3):
         assert sorted(moved[row][movable[row]]) == sorted(inputs[row][movable[row]])
