@@ -14,7 +14,7 @@ from mlm_jax.optim import frozen
 from mlm_jax.phases import Phase
 from mlm_jax.timing import percentiles
 
-BESIDE = ("unigram_loss", "chance")  # what a result is measured by
+BESIDE = ("unigram_loss", "chance", "entropy")  # what a result is measured by
 
 
 def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) -> str:

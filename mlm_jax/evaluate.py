@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from mlm_jax import data, keys, masking, order, sharding
 from mlm_jax.batch import Batch, Masked
-from mlm_jax.config import Config
+from mlm_jax.config import Config, filler
 from mlm_jax.kernels.vocabulary import Losses
 from mlm_jax.models import Model
 from mlm_jax.objectives import CAUSAL, OBJECTIVES, Passes, Rows, names_of, next_tokens
@@ -42,7 +42,8 @@ def make_evaluation_step(
     `config.evaluate.seed` and the row alone. shuffle_context: of masked tokens alone; the tokens that are not selected
     change places within their row first, and what a model loses by it is what it had from their order.
     """
-    names = MLM if shuffle_context else names_of(config.objectives)
+    fills = filler(config.objectives)
+    names = (fills,) if shuffle_context else names_of(config.objectives)
     roots = keys.evaluation_roots(config.evaluate.seed)
     mask, other_mask = (make_mask(vocabulary, config, root) for root in ("mask", "view"))
     contrastive = "contrastive" in names
@@ -66,7 +67,7 @@ def make_evaluation_step(
                 count, sums = OF_TOKENS[name](passes, vocabulary)
             else:
                 count, sums = OBJECTIVES[name].count(config, batch, masked), OBJECTIVES[name].sums(passes)
-            prefix = "" if name == "mlm" else f"{name}/"
+            prefix = "" if name == fills else f"{name}/"
             found |= {f"{prefix}{key}": value for key, value in {"count": count, **sums}.items()}
         return found
 
@@ -74,8 +75,18 @@ def make_evaluation_step(
 
 
 def _mlm(passes: Passes, vocabulary: Vocabulary) -> tuple[Array, dict[str, Array]]:
+    return _of_masked(passes, passes.model, passes.selected, vocabulary)
+
+
+def _generator(passes: Passes, vocabulary: Vocabulary) -> tuple[Array, dict[str, Array]]:
+    return _of_masked(passes, passes.model.generator, passes.generated, vocabulary)
+
+
+def _of_masked(
+    passes: Passes, model: Model, states: Float[Array, "b m d"], vocabulary: Vocabulary
+) -> tuple[Array, dict[str, Array]]:
     masked = passes.rows.masked
-    losses = passes.model.losses(passes.params, passes.selected, masked.targets, masked.weights)
+    losses = model.losses(passes.params, states, masked.targets, masked.weights)
     decile = jax.nn.one_hot(jnp.asarray(frequency_deciles(vocabulary))[masked.targets] - 1, DECILES)
     by_decile = {
         "decile_loss": jnp.einsum("bm,bmn->n", losses.each * masked.weights, decile),
@@ -100,8 +111,7 @@ def _of_tokens(losses: Losses, targets: Array, weights: Array, vocabulary: Vocab
     return {name: (value * weights).sum() for name, value in per_target.items()}
 
 
-OF_TOKENS = {"mlm": _mlm, "causal": _causal}  # of which evaluation tells more than training
-MLM = ("mlm",)
+OF_TOKENS = {"mlm": _mlm, "generator": _generator, "causal": _causal}  # of which evaluation tells more than training
 
 
 def shuffle(key: Key[Array, ""], batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Int[Array, "b t"]:
@@ -123,8 +133,9 @@ def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batc
     """Means over all targets of all batches: loss, perplexity, accuracy, unigram_loss, and their number, targets.
 
     And loss_decile_1 to loss_decile_10 for the frequency deciles that have a target, 1 being the most frequent. Of each
-    other objective its means, such as nsp_loss and nsp_accuracy, and their number, nsp_targets. Sums in float64 on the
-    host, divided once. All means are NaN-free: without a target they are 0, perplexity 1.
+    other objective its means, such as nsp_loss and nsp_accuracy, and their number, nsp_targets; replaced_entropy is
+    what guessing by replaced_share costs. Sums in float64 on the host, divided once. All means are NaN-free: without a
+    target they are 0, perplexity 1.
     """
     totals: dict[str, np.ndarray] = {}
     for batch in batches:
@@ -137,6 +148,8 @@ def evaluate(step: Callable[[dict, Batch], dict[str, Array]], params: dict, batc
         own = [name for name in totals if name.rpartition("/")[0] == prefix.rstrip("/")]
         means = {name: float(totals[name]) / count if count else 0.0 for name in own}
         found |= {name.replace("/", "_"): value for name, value in {f"{prefix}targets": int(count), **means}.items()}
+    if 0 < (share := found.get("replaced_share", 0)) < 1:
+        found["replaced_entropy"] = -share * math.log(share) - (1 - share) * math.log1p(-share)
     if "loss" in found:
         found["perplexity"] = math.exp(min(found["loss"], 700.0))
     return found | {f"loss_decile_{i}": float(s / c) for i, (s, c) in enumerate(zip(sums, counts), start=1) if c}
@@ -156,8 +169,8 @@ def make_evaluation(
     shuffled: also the loss of masked tokens with shuffled context, `shuffled_loss`.
     """
     plain = make_evaluation_step(model, vocabulary, config)
-    masked = config.objectives.mlm.weight > 0
-    with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True) if masked else None
+    fills = filler(config.objectives)
+    with_shuffled = make_evaluation_step(model, vocabulary, config, shuffle_context=True) if fills else None
     sources = [corpus["source"] for corpus in manifest["corpora"]]
     sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"][split]["rows"]]
     placed = sharding.batch_sharding(mesh)

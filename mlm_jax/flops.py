@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from mlm_jax.config import Config, Derived, ModelConfig, is_local, resolve, together
+from mlm_jax.config import Config, Derived, ModelConfig, generator_of, is_local, resolve, together
 
 
 class Chip(NamedTuple):
@@ -99,6 +99,11 @@ def pair_head(model: ModelConfig, p: int) -> int:
     return 2 * p * model.width**2 + 2 * p * model.width * 2
 
 
+def discriminator_head(model: ModelConfig, t: int) -> int:
+    """Forward pass of the head over replaced tokens at all t positions of a row."""
+    return 2 * t * model.width**2 + 2 * t * model.width
+
+
 def contrast(model: ModelConfig, p: int, rows: int) -> int:
     """Forward pass of one row: the head over its p segments in both views, and their comparison with all of `rows`."""
     return 2 * (2 * p * model.width**2) + 2 * p * (rows * p) * model.width
@@ -139,11 +144,12 @@ def by_part(config: Config, derived: Derived) -> dict[str, int]:
     return found
 
 
-def of_ordinary_row(config: Config, derived: Derived) -> dict[str, int]:
+def of_ordinary_row(config: Config, derived: Derived) -> dict[str, int | Fraction]:
     """Forward passes and heads of one row in a step that is not causal.
 
     The last layer is computed at the selected positions for masked tokens, at the first positions of segments for pairs
-    and for both views of contrast. There are as many first positions as a row may have segments.
+    and for both views of contrast; of replaced tokens, the generator's at the selected and the discriminator's at all
+    positions. There are as many first positions as a row may have segments.
     """
     model, names = config.model, together(config.objectives)
     t, m, p = config.row_length, derived.capacity, config.data.max_segments
@@ -154,6 +160,12 @@ def of_ordinary_row(config: Config, derived: Derived) -> dict[str, int]:
         found["masked rows"] = encoder(model, t, asked)
     if "mlm" in names:
         found["vocabulary"] = head(model, m, derived.vocab_rows)
+    if "replaced" in names:
+        small = generator_of(model, config.objectives.replaced)
+        found["generator"] = encoder(small, t, m)
+        found["vocabulary"] = found.get("vocabulary", 0) + head(small, m, derived.vocab_rows)
+        found["samples"] = Fraction(head(small, m, derived.vocab_rows), 3)  # without a backward pass
+        found["discriminator"] = encoder(model, t, t) + discriminator_head(model, t)
     if pairs:
         found["pairs"] = len(pairs) * pair_head(model, p)
     if contrastive:

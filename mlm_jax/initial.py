@@ -17,6 +17,7 @@ from mlm_jax.models.encoder import HEADS
 from mlm_jax.tokenizer import Tokenizer
 
 KEY = "config.init_from"
+PARTS = (*HEADS, tree.GENERATOR)
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 
@@ -50,8 +51,8 @@ def params_from(config: Config, model: Model, tokenizer: Tokenizer, say: Callabl
 def with_heads(params: tree.PyTree, model: Model, config: Config, say: Callable[[str], None]) -> tree.PyTree:
     """The parameters with the heads of `model`: those that are there, else drawn; and none besides."""
     wanted = jax.eval_shape(model.init, jax.random.key(0))
-    new = [name for name in HEADS if name in wanted and name not in params]
-    left = [name for name in HEADS if name in params and name not in wanted]
+    new = [name for name in PARTS if name in wanted and name not in params]
+    left = [name for name in PARTS if name in params and name not in wanted]
     if left:
         say(f"  no objective needs its {' and '.join(left)}")
     if not new:

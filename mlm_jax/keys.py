@@ -5,13 +5,13 @@ from jaxtyping import Array, Key
 
 from mlm_jax.batch import Batch
 
-# Roots: of masks, dropout, evaluation, the first parameters, the order of pairs, the masks of the other view, and the
-# kind of a step.
-MASK, DROPOUT, EVALUATION, INIT, ORDER, VIEW, KIND = range(7)
+# Roots: of masks, dropout, evaluation, the first parameters, the order of pairs, the masks of the other view, the kind
+# of a step, and the generator's samples.
+MASK, DROPOUT, EVALUATION, INIT, ORDER, VIEW, KIND, SAMPLE = range(8)
 IN_EVALUATION = 100  # added to the number of a root that evaluation has of its own
 
 # Passes of a row through the model within a step, as the keys of dropout count them.
-FIRST_PASS, OTHER_VIEW = range(2)
+FIRST_PASS, OTHER_VIEW, GENERATOR, DISCRIMINATOR = range(4)
 
 Roots = dict[str, Key[Array, ""]]
 
@@ -28,6 +28,7 @@ def roots(seed: int) -> Roots:
         "dropout": root(seed, DROPOUT),
         "order": root(seed, ORDER),
         "view": root(seed, VIEW),
+        "sample": root(seed, SAMPLE),
     }
 
 
@@ -38,6 +39,7 @@ def evaluation_roots(seed: int) -> Roots:
         "dropout": root(seed, IN_EVALUATION + DROPOUT),
         "order": root(seed, IN_EVALUATION + ORDER),
         "view": root(seed, IN_EVALUATION + VIEW),
+        "sample": root(seed, IN_EVALUATION + SAMPLE),
     }
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from mlm_jax import keys
+from mlm_jax import keys, replaced
 from mlm_jax.batch import Batch, Encoded, Masked
-from mlm_jax.config import Config, ObjectivesConfig, together
+from mlm_jax.config import Config, ObjectiveConfig, ObjectivesConfig, together
 from mlm_jax.models import Model
 
 Sums = dict[str, Float[Array, ""]]
@@ -50,11 +50,17 @@ class Passes:
         self.needs = {need for name in names for need in OBJECTIVES[name].needs}
 
     def _encode(
-        self, tokens: Int[Array, "b t"], at: Int[Array, "b q"] | None, number: int, drops: bool, **how
+        self,
+        tokens: Int[Array, "b t"],
+        at: Int[Array, "b q"] | None,
+        number: int,
+        drops: bool,
+        model: Model | None = None,
+        **how,
     ) -> Encoded:
-        batch = self.rows.batch
+        batch, model = self.rows.batch, model or self.model
         row_keys = keys.of_dropout(self.roots["dropout"], batch, number) if drops else None
-        return self.model.apply(self.params, dataclasses.replace(batch, tokens=tokens), at=at, row_keys=row_keys, **how)
+        return model.apply(self.params, dataclasses.replace(batch, tokens=tokens), at=at, row_keys=row_keys, **how)
 
     @functools.cached_property
     def _main(self) -> Float[Array, "b q d"]:
@@ -83,6 +89,26 @@ class Passes:
         """The rows as they are, of which no token sees what follows it."""
         return self._encode(self.rows.batch.tokens, None, keys.FIRST_PASS, self.drops, causal=True).hidden
 
+    @functools.cached_property
+    def generated(self) -> Float[Array, "b m g"]:
+        """The generator's states at the selected positions of the masked rows."""
+        masked, generator = self.rows.masked, self.model.generator
+        return self._encode(masked.inputs, masked.indices, keys.GENERATOR, self.drops, generator).hidden
+
+    @functools.cached_property
+    def corrupted(self) -> Int[Array, "b t"]:
+        """The rows with the generator's samples at the selected positions."""
+        batch, masked = self.rows.batch, self.rows.masked
+        numbers = replaced.uniforms(self.roots["sample"], batch, masked)
+        samples = self.model.generator.sample(self.params, self.generated, numbers)
+        return replaced.corrupted(batch.tokens, masked, samples)
+
+    @functools.cached_property
+    def discriminated(self) -> Float[Array, "b t"]:
+        """The logit of each token of those rows of having been replaced."""
+        states = self._encode(self.corrupted, None, keys.DISCRIMINATOR, self.drops).hidden
+        return self.model.discriminate(self.params, states)
+
 
 class Objective(NamedTuple):
     """`count(config, batch, masked)` -> f32[], of rows with any leading axes: what the sums are divided by.
@@ -106,15 +132,19 @@ def _mlm_count(config: Config, batch: Batch, masked: Masked) -> Float[Array, ""]
 
 def _mlm_sums(passes: Passes) -> tuple[Sums, Float[Array, "b m"]]:
     masked = passes.rows.masked
-    return _token_sums(passes, passes.selected, masked.targets, masked.weights)
+    return _token_sums(passes, passes.model, passes.selected, masked.targets, masked.weights)
 
 
 def _token_sums(
-    passes: Passes, states: Float[Array, "b q d"], targets: Int[Array, "b q"], weights: Float[Array, "b q"]
+    passes: Passes,
+    model: Model,
+    states: Float[Array, "b q d"],
+    targets: Int[Array, "b q"],
+    weights: Float[Array, "b q"],
 ) -> tuple[Sums, Float[Array, "b q"]]:
     """With a z-loss, the total that includes it, and log_z."""
     z_loss = passes.config.objectives.mlm.z_loss
-    losses = passes.model.losses(passes.params, states, targets, weights, z_loss)
+    losses = model.losses(passes.params, states, targets, weights, z_loss)
     sums = {"loss": losses.total, "accuracy": (losses.hits * weights).sum()}
     if z_loss:
         sums |= {"loss": (losses.each * weights).sum(), "log_z": (losses.log_z * weights).sum(), "total": losses.total}
@@ -184,6 +214,30 @@ def _contrastive_sums(passes: Passes) -> Sums:
     return {**sums, "chance": chances.sum()}
 
 
+# ---- replaced tokens, and the generator that replaces them ----
+
+
+def _generator_sums(passes: Passes) -> tuple[Sums, Float[Array, "b m"]]:
+    masked = passes.rows.masked
+    return _token_sums(passes, passes.model.generator, passes.generated, masked.targets, masked.weights)
+
+
+def _replaced_count(config: Config, batch: Batch, masked: Masked) -> Float[Array, ""]:
+    return replaced.weights(batch).sum()
+
+
+def _replaced_sums(passes: Passes) -> Sums:
+    """share: how many were replaced. Who knows only that loses its entropy."""
+    batch, logits = passes.rows.batch, passes.discriminated
+    labels, weights = replaced.labels(batch.tokens, passes.corrupted), replaced.weights(batch)
+    found = {
+        "loss": replaced.cross_entropy(logits, labels),
+        "accuracy": (logits > 0) == labels,
+        "share": labels,
+    }
+    return {name: (value * weights).sum() for name, value in found.items()}
+
+
 # ---- the next token ----
 
 
@@ -200,7 +254,7 @@ def _causal_count(config: Config, batch: Batch, masked: Masked) -> Float[Array, 
 
 def _causal_sums(passes: Passes) -> Sums:
     targets, weights = next_tokens(passes.rows.batch)
-    return _token_sums(passes, passes.causal, targets, weights)[0]
+    return _token_sums(passes, passes.model, passes.causal, targets, weights)[0]
 
 
 OBJECTIVES = {
@@ -208,6 +262,8 @@ OBJECTIVES = {
     "nsp": Objective(("firsts",), _pair_count, _pair_sums),
     "sop": Objective(("firsts",), _pair_count, _pair_sums),
     "contrastive": Objective(("firsts",), _contrastive_count, _contrastive_sums),
+    "replaced": Objective((), _replaced_count, _replaced_sums),
+    "generator": Objective((), _mlm_count, _generator_sums),
     "causal": Objective((), _causal_count, _causal_sums),
 }
 CAUSAL = ("causal",)
@@ -220,7 +276,8 @@ def names_of(objectives: ObjectivesConfig) -> tuple[str, ...]:
 
 def weight_at(config: Config, name: str) -> Callable[[Int[Array, ""] | int], Float[Array, ""]]:
     """The weight of an objective at step n = 0, 1, ... of the run: weight x the schedule at n / (steps - 1)."""
-    one = getattr(config.objectives, name)
+    generator = ObjectiveConfig(config.objectives.replaced.generator_weight)
+    one = generator if name == "generator" else getattr(config.objectives, name)
     shares, multiples = (jnp.array(side, jnp.float32) for side in zip(*(one.schedule or ((0.0, 1.0),))))
     last = max(config.steps - 1, 1)
     return lambda step: one.weight * jnp.interp(jnp.asarray(step, jnp.float32) / last, shares, multiples)
@@ -238,13 +295,14 @@ def is_causal(config: Config, step: Int[Array, ""] | int) -> Bool[Array, ""]:
 def terms(passes: Passes, names: tuple[str, ...], counts: Sums) -> tuple[Sums, Float[Array, "b m"]]:
     """{"mlm/loss": ..., "mlm/accuracy": ..., ...} of a microbatch, each sum divided by the count of the whole batch.
 
-    And the loss of each selected token, 0 without an objective that has it.
+    And the loss of each selected token by the first objective that has it, 0 without one.
     """
-    found, each = {}, jnp.zeros(passes.rows.masked.targets.shape)
+    found, each = {}, None
     for name in names:
         sums = OBJECTIVES[name].sums(passes)
         if isinstance(sums, tuple):
-            sums, each = sums
+            sums, losses = sums
+            each = losses if each is None else each
         for key, total in sums.items():
             found[f"{name}/{key}"] = total / jnp.maximum(counts[name], 1)  # the sum is 0 where the count is
-    return found, each
+    return found, jnp.zeros(passes.rows.masked.targets.shape) if each is None else each

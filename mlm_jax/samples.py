@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from mlm_jax import data, sharding
 from mlm_jax.batch import Batch, Masked
-from mlm_jax.config import Config, round_up
+from mlm_jax.config import Config, filler, round_up
 from mlm_jax.evaluate import make_mask, set_names
 from mlm_jax.models import Model
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
@@ -56,7 +56,7 @@ def make_samples(
     `config.evaluate.seed` and the rows alone. All processes get the same answer; call it on all of them, within
     `sharding.activate(mesh, config.mesh)`. Without held-out rows, or where nothing is masked, an empty list.
     """
-    texts = choose(vocabulary, config, folder, manifest) if config.objectives.mlm.weight else []
+    texts = choose(vocabulary, config, folder, manifest) if filler(config.objectives) else []
     if not texts:
         return lambda params: []
     # the rows are cut over the data and fsdp axes, so they fill them up
@@ -78,7 +78,8 @@ def make_guess(model: Model) -> Callable[[dict, Batch, Int[Array, "b q"]], tuple
     """`guess(params, batch [b,t], at) -> (ids i32[b,q,5], probabilities f32[b,q,5])`, best first."""
 
     def guess(params: dict, batch: Batch, at: Int[Array, "b q"]) -> tuple[Int[Array, "b q g"], Float[Array, "b q g"]]:
-        logits = model.logits(params, model.apply(params, batch, at=at).hidden)[..., : model.vocab_size]
+        hidden = model.filler.apply(params, batch, at=at).hidden
+        logits = model.filler.logits(params, hidden)[..., : model.vocab_size]
         chances, ids = jax.lax.top_k(jax.nn.softmax(logits), min(GUESSES, model.vocab_size))
         return ids, chances
 

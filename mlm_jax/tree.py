@@ -9,6 +9,7 @@ import jax
 
 T = TypeVar("T")
 PyTree = object
+GENERATOR = "generator"  # the key of an encoder within the parameters of another, whose embeddings it shares
 
 
 def path_string(path: tuple) -> str:
@@ -51,8 +52,14 @@ def layer_paths(params: dict) -> dict[str, LayerPaths]:
     """By path of a leaf in memory, what it is called by depth: `embeddings/word/table`, `layers/3/ffn/up/kernel`.
 
     In memory most layers are stacked; such a leaf has as many layer paths as it has layers. The depth of a layer is
-    len(first) + group x size + place.
+    len(first) + group x size + place. Those of a generator stand behind `generator/`: `generator/layers/0/ffn/up/bias`.
     """
+    found = {}
+    if GENERATOR in params:
+        for path, of_path in layer_paths(params[GENERATOR]).items():
+            names = tuple(f"{GENERATOR}/{name}" for name in of_path.paths)
+            found[f"{GENERATOR}/{path}"] = LayerPaths(names, of_path.stacked)
+        params = {name: part for name, part in params.items() if name != GENERATOR}
     first, size, groups = _layer_sizes(params)
 
     def of(path: str) -> LayerPaths:
@@ -64,11 +71,11 @@ def layer_paths(params: dict) -> dict[str, LayerPaths]:
         depths = [start + group * size for group in range(groups)] if part == "body" else [start]
         return LayerPaths(tuple(f"layers/{depth}/{name}" for depth in depths), part == "body")
 
-    return {path: of(path) for path, _ in leaves(params)}
+    return {path: of(path) for path, _ in leaves(params)} | found
 
 
 def layer_count(params: dict) -> int:
-    """Number of layers."""
+    """Number of layers, without those of a generator."""
     first, size, groups = _layer_sizes(params)
     return first + groups * size + len(params["last"])
 

@@ -15,6 +15,7 @@ from mlm_jax.config import (
     ModelConfig,
     ObjectiveConfig,
     ObjectivesConfig,
+    ReplacedConfig,
     is_local,
     resolve,
 )
@@ -106,6 +107,15 @@ def test_objectives_by_hand():
     # both views: a pass with the last layer at 2 positions, a dense layer; 2 segments against the 8 of 4 rows
     found = {"masked rows": 24 * (912 + 672), "other view": 24 * (912 + 672)}
     found["contrast"] = 24 * (2 * (2 * 2 * 4 * 4) + 2 * 2 * 8 * 4)
+    assert flops.by_part(config, derived(config)) == found
+    # replaced: a generator of width 2 over the tables of 4, with 4 in its feed-forward and its last layer at 2 of 3;
+    # samples are a head without a backward pass
+    replaced = ReplacedConfig(weight=50.0, generator_layers=1)
+    config.objectives = ObjectivesConfig(mlm=MlmConfig(weight=0.0), replaced=replaced)
+    last = 2 * (2 * 3 * 2 * 2) + 2 * (2 * 2 * 2 * 2) + 2 * (2 * 2 * 3 * 2) + 2 * (2 * 2 * 2 * 4)
+    head = 2 * 2 * 2 * 4 + 2 * 2 * 4 * 10
+    found = {"generator": 24 * (2 * 3 * 4 * 2 + last), "vocabulary": 24 * head, "samples": 8 * head}
+    found["discriminator"] = 24 * (2 * 912 + 2 * 3 * 4 * 4 + 2 * 3 * 4)
     assert flops.by_part(config, derived(config)) == found
     # causal: everything at 3 positions, 6 of 9 pairs; a quarter of the steps
     config.objectives = ObjectivesConfig(causal=CausalConfig(ratio=0.25))

@@ -28,7 +28,7 @@ ARRAYS = [
     "masking",
     "audit",
 ]
-ARRAYS += ["kernels", "models", "convert"]
+ARRAYS += ["kernels", "models", "convert", "replaced"]
 ARRAYS += [
     "objectives",
     "optim",

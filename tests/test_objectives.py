@@ -17,6 +17,7 @@ from mlm_jax.config import (
     MlmConfig,
     ObjectiveConfig,
     ObjectivesConfig,
+    ReplacedConfig,
 )
 from mlm_jax.models import build
 from mlm_jax.records import PHRASE_JOIN, SECOND_OF_PAIR, SENTENCE_START, WORD_START
@@ -27,6 +28,7 @@ ALONE = {
     "sop": ObjectivesConfig(mlm=OFF, sop=ON),
     "contrastive": ObjectivesConfig(mlm=OFF, contrastive=ContrastiveConfig(weight=1.0, group_rows=4)),
     "causal": ObjectivesConfig(mlm=OFF, causal=CausalConfig(ratio=1.0)),
+    "replaced": ObjectivesConfig(mlm=OFF, replaced=ReplacedConfig(weight=50.0, generator_layers=1)),
 }
 TOGETHER = ObjectivesConfig(
     mlm=MlmConfig(schedule=((0.0, 1.0), (1.0, 0.5)), z_loss=0.1),
@@ -199,7 +201,7 @@ def test_weights_and_kinds_of_steps():
 @pytest.mark.parametrize("name", [*ALONE, "together"])
 def test_mesh_and_accumulation_change_nothing(name):
     chosen = {**ALONE, "together": TOGETHER}[name]
-    model = dataclasses.replace(config_of().model, layers=2)
+    model = dataclasses.replace(config_of().model, layers=1 if name == "replaced" else 2)
     config = config_of(objectives=chosen, model=model)
     rows = rows_for(name, 20 if name == "together" else 4)
     expected, _ = run(config, rows)

@@ -11,13 +11,15 @@ from mlm_jax import runtime
 from mlm_jax.config import Config, ConfigError, hub, positions, to_json
 from mlm_jax.flags import Arguments, Usage, command
 
-USAGE = """usage: python -m mlm_jax convert SOURCE TARGET [--step=N] [--vocab_size=N]
+USAGE = """usage: python -m mlm_jax convert SOURCE TARGET [--step=N] [--vocab_size=N] [--generator]
 
 SOURCE is the folder of a run: TARGET becomes a folder that transformers loads (config.json, model.safetensors,
 tokenizer, README.md). Or SOURCE is such a folder: TARGET becomes the folder of a run that fill-mask, evaluate and
---config.init_from read. BERT, RoBERTa and ModernBERT. Examples:
+--config.init_from read. BERT, RoBERTa, ELECTRA and ModernBERT. A run with config.objectives.replaced becomes its
+discriminator, an ElectraForPreTraining, or with --generator its generator, an ElectraForMaskedLM. Examples:
 
   python -m mlm_jax convert runs/tiny exported/tiny
+  python -m mlm_jax convert runs/electra exported/generator --generator
   python -m mlm_jax convert PATH/bert-base-uncased runs/bert
 """
 HEADS = "heads.safetensors"  # in a run's folder: what came with an imported model and this package has no place for
@@ -26,6 +28,7 @@ HEADS = "heads.safetensors"  # in a run's folder: what came with an imported mod
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("step", None, "checkpoint of a run; the newest by default", flag_values=values)
     flags.DEFINE_integer("vocab_size", None, "rows of the word table, where it is to change", 1, flag_values=values)
+    flags.DEFINE_bool("generator", False, "of a run with replaced tokens, its generator", flag_values=values)
 
 
 def main(argv: list[str]) -> int:
@@ -69,13 +72,22 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     model, params, tokenizer = load_model(workdir, arguments.step)
     step = newest(workdir) if arguments.step is None else arguments.step
     vocab_size, params = resized(model, params, tokenizer, arguments.vocab_size)
+    of_model, whole = model.config, params
+    if arguments.generator and not model.generator:
+        raise ConfigError("--generator", True, f"{workdir} has none; it was trained without config.objectives.replaced")
+    if arguments.generator:
+        of_model, params = convert.of_generator(model, params)
+    elif model.generator:
+        of_model, params = convert.of_discriminator(model, params)
+    architecture = hub.DISCRIMINATOR if "discriminator" in params else None
     ids = {role: getattr(tokenizer, role) for role in ("pad", "cls", "sep")}
-    values = hub.config_values(model.config, vocab_size, ids)
-    lost = convert.without_place(params, model.config)
+    values = hub.config_values(of_model, vocab_size, ids, architecture)
+    lost = convert.without_place(params, of_model)
     params = {name: part for name, part in params.items() if name not in lost}
-    if model.config.family == "bert" and "pair" in params:
+    lost += [name for name in ("head", "pair", "contrast") if name in whole and name not in (*params, *lost)]
+    if of_model.family == "bert" and "pair" in params:
         values["architectures"] = ["BertForPreTraining" if "head" in params else "BertForNextSentencePrediction"]
-    tensors = convert.to_hub(params, model.config, vocab_size)
+    tensors = convert.to_hub(params, of_model, vocab_size)
     if (workdir / HEADS).is_file():
         tensors |= read_tensors(workdir, HEADS)
     write_tensors(target / WEIGHTS, tensors)

@@ -79,7 +79,7 @@ def fill(model, params: dict, tokenizer, text: str, top_k: int) -> list[list[dic
 
     @jax.jit
     def probabilities(params, batch, at):
-        logits = model.logits(params, model.apply(params, batch, at=at).hidden)
+        logits = model.filler.logits(params, model.filler.apply(params, batch, at=at).hidden)
         return jax.nn.softmax(logits[..., : tokenizer.size])  # the model may have spare rows, which are no token
 
     found = np.asarray(probabilities(params, batch, at[None]))[0]

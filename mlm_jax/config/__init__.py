@@ -7,9 +7,10 @@ Nothing here imports jax, so that a mistake is reported before any device is tou
 from mlm_jax.config.checks import Derived, check, check_each, get
 from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, to_json
+from mlm_jax.config.generator import generator_of
 from mlm_jax.config.lengths import begins, in_steps, open_lengths
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
-from mlm_jax.config.objectives import fills_masks, together
+from mlm_jax.config.objectives import filler, fills_masks, together
 from mlm_jax.config.phases import (
     changes,
     first_phase,
@@ -41,6 +42,7 @@ from mlm_jax.config.schema import (
     ObjectivesConfig,
     OptimizerConfig,
     PhaseConfig,
+    ReplacedConfig,
     RunError,
     SaveError,
     TokenizerConfig,
@@ -68,6 +70,7 @@ __all__ = [
     "ObjectivesConfig",
     "OptimizerConfig",
     "PhaseConfig",
+    "ReplacedConfig",
     "RunError",
     "SaveError",
     "TokenizerConfig",
@@ -77,9 +80,11 @@ __all__ = [
     "check",
     "check_each",
     "check_writable",
+    "filler",
     "fills_masks",
     "first_phase",
     "from_json",
+    "generator_of",
     "get",
     "in_steps",
     "is_local",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.files import items
+from mlm_jax.config.generator import check_generator
 from mlm_jax.config.lengths import amount, in_steps, of_share, open_lengths
 from mlm_jax.config.mask import capacity, check_mask, round_up
 from mlm_jax.config.objectives import check_objectives, check_pairs
@@ -93,6 +94,7 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
     check_objectives(config, microbatch)
+    check_generator(config, mesh)
     steps, optimizer = None if config.length else config.steps, config.optimizer
     known = steps is not None
     falls = optimizer.schedule == "wsd"

@@ -39,15 +39,20 @@ def read_config(folder: str | Path) -> tuple[ModelConfig, int]:
     return ModelConfig(family=family, **fields), vocab_size
 
 
-def config_values(config: ModelConfig, vocab_size: int, ids: Mapping[str, int]) -> Values:
-    """What `config.json` says of a model. ids: those of pad, cls and sep by name. Raises ConfigError."""
+def config_values(
+    config: ModelConfig, vocab_size: int, ids: Mapping[str, int], architecture: str | None = None
+) -> Values:
+    """What `config.json` says of a model. ids: those of pad, cls and sep by name. Raises ConfigError.
+
+    architecture: the class that `transformers` has for it, None for the family's masked language model.
+    """
     family, model = config.family, resolve(config)
     if family == "roberta" and model.padding_id < 0:
         raise ConfigError("config.model.padding_id", -1, "the hub's format of 'roberta' begins positions after padding")
     if family != "modernbert" and not model.types:
         raise ConfigError("config.model.types", 0, f"the hub's format of {family!r} has a table of token types")
     ours = {name: getattr(model, name) for name in FIELDS[family] if name != "vocab_size"} | {"vocab_size": vocab_size}
-    values: Values = {"architectures": [ARCHITECTURES[family]], "model_type": family}
+    values: Values = {"architectures": [architecture or ARCHITECTURES[family]], "model_type": family}
     values |= {theirs: ours[name] for name, (theirs, _) in FIELDS[family].items()}
     values |= FIXED[family] | {"dtype": "float32"}
     values |= {f"{name}_token_id": ids[role] for name, role in TOKENS[family].items()}
@@ -66,6 +71,7 @@ ARCHITECTURES = {
     "electra": "ElectraForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
 }
+DISCRIMINATOR = "ElectraForPreTraining"
 BERT = {  # our key -> theirs, and what it is where the file does not say
     "vocab_size": ("vocab_size", 30522),
     "layers": ("num_hidden_layers", 12),

@@ -11,8 +11,11 @@ PAIRED = {"nsp": "next", "sop": "order"}  # objective -> `data.pairs` of the row
 
 def together(objectives: ObjectivesConfig) -> tuple[str, ...]:
     """The objectives that are trained in one step; a step of the causal one has no other."""
-    names = ("mlm", "nsp", "sop", "contrastive")
-    return tuple(name for name in names if getattr(objectives, name).weight) if objectives.causal.ratio < 1 else ()
+    if objectives.causal.ratio == 1:
+        return ()
+    # by the objective whose weight they go with; the first one's targets are the step's
+    names = {"mlm": "mlm", "generator": "replaced"} | {x: x for x in ("nsp", "sop", "contrastive", "replaced")}
+    return tuple(name for name, of in names.items() if getattr(objectives, of).weight)
 
 
 def fills_masks(objectives: ObjectivesConfig) -> bool:
@@ -20,10 +23,16 @@ def fills_masks(objectives: ObjectivesConfig) -> bool:
     return objectives.mlm.weight > 0 or objectives.causal.ratio > 0
 
 
+def filler(objectives: ObjectivesConfig) -> str | None:
+    """The objective whose model fills masks, in evaluation, samples and `fill-mask`; None without one."""
+    names = together(objectives)
+    return next((name for name in ("mlm", "generator") if name in names), None)
+
+
 def check_objectives(config: Config, microbatch: int) -> None:
     """Raises ConfigError at the first contradiction. microbatch: rows of one forward pass over all devices."""
     objectives = config.objectives
-    for name in ("mlm", "nsp", "sop", "contrastive", "causal"):
+    for name in ("mlm", "nsp", "sop", "contrastive", "replaced", "causal"):
         one = getattr(objectives, name)
         if not 0 <= one.weight < math.inf:
             raise ConfigError(f"config.objectives.{name}.weight", one.weight, "must be at least 0")
@@ -42,10 +51,10 @@ def check_objectives(config: Config, microbatch: int) -> None:
         if not config.data.rows or config.data.pairs != "none":  # else their manifest tells
             weight = getattr(objectives, name).weight
             raise ConfigError(f"config.objectives.{name}.weight", weight, f"needs config.data.pairs = {kind!r}")
-    if config.mask.schedule == "loss" and not objectives.mlm.weight:
+    if config.mask.schedule == "loss" and not filler(objectives):
         fix = "follows the loss of config.objectives.mlm, whose weight is 0"
         raise ConfigError("config.mask.schedule", "loss", fix)
-    if config.mask.priority == "importance" and config.mask.importance == "surprisal" and not objectives.mlm.weight:
+    if config.mask.priority == "importance" and config.mask.importance == "surprisal" and not filler(objectives):
         fix = "needs the losses of config.objectives.mlm, whose weight is 0"
         raise ConfigError("config.mask.importance", "surprisal", fix)
     if objectives.contrastive.weight:

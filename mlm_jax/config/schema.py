@@ -199,9 +199,9 @@ class MlmConfig(ObjectiveConfig):
     """The selected tokens (BERT: Devlin et al., 2019)."""
 
     weight: float = 1.0
-    # z_loss x log(Z)^2 is part of train/loss, but not of train/mlm/loss, for each of these tokens and of the next ones
-    # in causal steps; Z is the sum of the exponentials of its logits, which it holds near 1 (PaLM: Chowdhery et al.,
-    # 2022: 1e-4)
+    # z_loss x log(Z)^2 is part of train/loss, but not of train/mlm/loss, for each of these tokens, of a generator's and
+    # of the next ones in causal steps; Z is the sum of the exponentials of its logits, which it holds near 1 (PaLM:
+    # Chowdhery et al., 2022: 1e-4)
     z_loss: float = 0.0
 
 
@@ -215,6 +215,22 @@ class ContrastiveConfig(ObjectiveConfig):
     view: str = "mask"  # what makes the other view: mask (another mask) | dropout (another draw of dropout)
     group_rows: int = 8  # rows whose segments are compared, one after another in the data; divides the microbatch
     temperature: float = 0.05  # of the cosines
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class ReplacedConfig(ObjectiveConfig):
+    """Which tokens were replaced by samples of a small generator (ELECTRA: Clark et al., 2020; its weight is 50).
+
+    The generator is trained beside it, on the selected tokens; it shares the embeddings. No gradient passes the
+    samples. Sizes that are None make it a quarter as wide and as deep as the model, which is what the paper found best
+    (section 3.2): heads of the same size, a quarter as many.
+    """
+
+    generator_weight: float = 1.0  # of the generator's loss; `schedule` is of the discriminator's
+    generator_layers: int | None = None
+    generator_width: int | None = None
+    generator_heads: int | None = None
+    generator_hidden: int | None = None  # None: in proportion to the width
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -240,6 +256,7 @@ class ObjectivesConfig:
     # data.pairs=order
     sop: ObjectiveConfig = dataclasses.field(default_factory=ObjectiveConfig)
     contrastive: ContrastiveConfig = dataclasses.field(default_factory=ContrastiveConfig)
+    replaced: ReplacedConfig = dataclasses.field(default_factory=ReplacedConfig)
     causal: CausalConfig = dataclasses.field(default_factory=CausalConfig)
 
 

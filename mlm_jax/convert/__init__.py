@@ -1,9 +1,11 @@
 """Between hub checkpoints and parameters: the tables of names and axes, read in both directions.
 
 The hub's side is a dict of numpy arrays under the names of `transformers`' `BertForMaskedLM`, `RobertaForMaskedLM`,
-`ElectraForMaskedLM` or `ModernBertForMaskedLM`, by the config's family.
+`ElectraForMaskedLM` or `ModernBertForMaskedLM`, by the config's family; a discriminator under those of
+`ElectraForPreTraining`.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
@@ -11,13 +13,14 @@ import jax
 import numpy as np
 
 from mlm_jax import tree
-from mlm_jax.config import PRESETS, ConfigError, ModelConfig, resolve, round_up
+from mlm_jax.config import PRESETS, ConfigError, ModelConfig, ObjectivesConfig, ReplacedConfig, resolve, round_up
 from mlm_jax.convert.tables import FORMATS, Axes, Format, Shape
-from mlm_jax.models import build
+from mlm_jax.models import Model, build
 from mlm_jax.models.layers import VOCAB_MULTIPLE
 
 WORD, DECODER = "embeddings/word/table", "head/decoder/table"
-PADDED = (WORD, DECODER, "head/bias")  # our rows from vocab_size on are zero and stay here
+GENERATOR_BIAS = "generator/head/bias"
+PADDED = (WORD, DECODER, "head/bias", GENERATOR_BIAS)  # our rows from vocab_size on are zero and stay here
 
 
 class NamesError(ValueError):
@@ -27,13 +30,14 @@ class NamesError(ValueError):
 def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int) -> dict[str, object]:
     """Float32 parameters from the tensors of a checkpoint with `vocab_size` ids.
 
-    Accepts gamma and beta for weight and bias of a normalisation, and names without the prefix of the encoder. Raises
-    NamesError for names that are missing, unexpected or given twice, ValueError for shapes other than the config's, and
-    ConfigError for a model that the hub's format of its family cannot hold.
+    Accepts gamma and beta for weight and bias of a normalisation, and names without the prefix of the encoder. Of
+    ELECTRA, the names decide whether there is a `head`, a `discriminator`, or neither. Raises NamesError for names that
+    are missing, unexpected or given twice, ValueError for shapes other than the config's, and ConfigError for a model
+    that the hub's format of its family cannot hold.
     """
     form = format_of(config)
     found = _canonical(tensors, form, config.tied)
-    expected = jax.eval_shape(build(config, vocab_size).init, jax.random.key(0, impl="threefry2x32"))
+    expected = _shapes(found, config, vocab_size)
     entries = _entries(form, expected)
     names = {name for of_leaf in entries.values() for name, _, _ in of_leaf}
     missing, unexpected = sorted(names - found.keys()), sorted(found.keys() - names)
@@ -53,6 +57,33 @@ def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size:
         return np.stack(parts) if path.startswith("body/") else parts[0]
 
     return tree.map_with_path(leaf_of, expected)
+
+
+def _shapes(found: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int) -> dict[str, object]:
+    """Abstract parameters of the model that a checkpoint holds."""
+    key = jax.random.key(0, impl="threefry2x32")
+    if config.family != "electra":
+        return jax.eval_shape(build(config, vocab_size).init, key)
+    both = ObjectivesConfig(replaced=ReplacedConfig(weight=1.0))
+    shapes = jax.eval_shape(build(config, vocab_size, both).init, key)
+    absent = {"generator"}
+    for part, prefix in (("head", "generator_predictions."), ("discriminator", "discriminator_predictions.")):
+        absent |= set() if any(name.startswith(prefix) for name in found) else {part}
+    return {name: part for name, part in shapes.items() if name not in absent}
+
+
+def of_discriminator(model: Model, params: Mapping[str, object]) -> tuple[ModelConfig, dict[str, object]]:
+    """The discriminator of a model as one of the family `electra`, without the parts that this has no place for."""
+    names = ("embeddings", "first", "body", "last", "norm", "discriminator")
+    config = dataclasses.replace(model.config, family="electra", tied=True)
+    return config, {name: params[name] for name in names if name in params}
+
+
+def of_generator(model: Model, params: Mapping[str, object]) -> tuple[ModelConfig, dict[str, object]]:
+    """The generator of a model as a model of its own of the family `electra`, with the tables of both."""
+    own, tables = params["generator"], {k: v for k, v in params["embeddings"].items() if k != "project"}
+    config = dataclasses.replace(model.generator.config, family="electra")
+    return config, {**own, "embeddings": tables | own.get("embeddings", {})}
 
 
 def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -> dict[str, np.ndarray]:

@@ -129,6 +129,12 @@ ELECTRA = Format(
         "generator_predictions.LayerNorm",
         "generator_lm_head.weight",
         "generator_lm_head.bias",
+    )
+    + (
+        (r"discriminator/dense/kernel", "discriminator_predictions.dense.weight", FROM_ONE),
+        (r"discriminator/dense/bias", "discriminator_predictions.dense.bias", SAME),
+        (r"discriminator/classifier/kernel", "discriminator_predictions.dense_prediction.weight", FROM_ONE),
+        (r"discriminator/classifier/bias", "discriminator_predictions.dense_prediction.bias", SAME),
     ),
     (*GAMMA_BETA, (r"((?:embeddings|embeddings_project|encoder)\..*)", r"electra.\1")),
     "generator_lm_head.weight",

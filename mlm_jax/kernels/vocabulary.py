@@ -12,6 +12,7 @@ from mlm_jax import sharding
 from mlm_jax.kernels.product import product
 
 MIB = 1 << 20
+BLOCK = 128  # columns of the vocabulary that sampling looks at together; divides it
 
 
 class Decoding(NamedTuple):
@@ -115,10 +116,52 @@ def _backward(most_mib: int, z_loss: float, residuals: tuple, cotangents: Losses
 losses.defvjp(_forward, _backward)
 
 
+def sample(decoding: Decoding, uniforms: Float[Array, "b m"], most_mib: int) -> Int[Array, "b m"]:
+    """Ids drawn from softmax(logits) by numbers in [0, 1): the first of which its chance and those before it are more.
+
+    All ids can be drawn, special ones too, as in ELECTRA (Clark et al. 2020, section 2), whose samples these are; not
+    the columns that only fill up the vocabulary, whose probability is 0. A number has 23 bits, so an id with a
+    probability below 1e-7 may never be drawn. No gradient passes. The logits are there in pieces, as in `losses`; with
+    a sharded vocabulary they stay where they are.
+    """
+    decoding = jax.lax.stop_gradient(decoding)
+
+    def piece(_: None, inputs: tuple) -> tuple[None, Int[Array, "n b m"]]:
+        states, _, numbers = inputs
+        out = _logits_of(decoding, states)
+        return None, _drawn(jnp.exp(out - out.max(-1, keepdims=True)), numbers)
+
+    slots = jnp.zeros(uniforms.shape, jnp.int32)
+    _, ids = jax.lax.scan(piece, None, _cut(decoding, slots, uniforms, most_mib))
+    return _join(ids, slots)
+
+
+def _drawn(masses: Float[Array, "n b m v"], uniforms: Float[Array, "n b m"]) -> Int[Array, "n b m"]:
+    """The first column at which the sum of the masses is above the share `uniforms` of all.
+
+    First the block of 128 columns, then the column in it, so that no sum runs over the whole vocabulary.
+    """
+    blocks = masses.reshape(*masses.shape[:-1], -1, BLOCK)
+    ends = jnp.cumsum(blocks.sum(-1), -1)
+    aim = uniforms * ends[..., -1]
+    block = (ends <= aim[..., None]).sum(-1)
+    inside = jnp.take_along_axis(blocks, block[..., None, None], -2)[..., 0, :]
+    before = jnp.where(_column(ends) < block[..., None], ends, 0.0).max(-1)
+    within = jnp.cumsum(inside, -1)
+    # by rounding, the sum of a block may end a little short of the aim: then the last one that has any mass
+    last = jnp.where(inside > 0, _column(inside), 0).max(-1)
+    place = (within <= (aim - before)[..., None]).sum(-1)
+    return (block * BLOCK + jnp.minimum(place, last)).astype(jnp.int32)
+
+
+def _logits_of(decoding: Decoding, states: Float[Array, "n b m d"]) -> Float[Array, "n b m v"]:
+    out = jnp.einsum("nbmd,vd->nbmv", states, decoding.table, preferred_element_type=jnp.float32)
+    return sharding.constrain(out + jnp.broadcast_to(decoding.bias, out.shape), "batch", None, None, "vocab")
+
+
 def _of_piece(decoding: Decoding, states: Float[Array, "n b m d"], targets: Int[Array, "n b m"]) -> tuple[Array, ...]:
     """Logits [n,b,m,v]; loss, hit, and the logarithm of the sum of the exponentials of the logits [n,b,m]."""
-    out = jnp.einsum("nbmd,vd->nbmv", states, decoding.table, preferred_element_type=jnp.float32)
-    out = sharding.constrain(out + jnp.broadcast_to(decoding.bias, out.shape), "batch", None, None, "vocab")
+    out = _logits_of(decoding, states)
     highest = out.max(-1)
     log_z = jnp.log(jnp.exp(out - highest[..., None]).sum(-1)) + highest
     # a sum over the vocabulary instead of a gather: it stays local where the vocabulary is sharded

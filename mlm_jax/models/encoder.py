@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from mlm_jax import sharding
+from mlm_jax import sharding, tree
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
 from mlm_jax.kernels import splash, vocabulary
@@ -17,8 +17,9 @@ from mlm_jax.models.attention import places_of
 from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
-PROJECTION, GENERATOR = 2**31 + 3, 2**31 + 4  # numbers of their draws; layers count from 2
-HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1}  # name -> number of its draw; layers count from 2
+# Name -> number of its draw; layers count from 2.
+HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1, "discriminator": 2**31 + 2}
+PROJECTION_NUMBER, GENERATOR_NUMBER = 2**31 + 3, 2**31 + 4
 WANTED = ("hidden", "attention", "attention_received")
 # By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
 # of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
@@ -35,13 +36,14 @@ class Model(NamedTuple):
     """An encoder as pure functions over a nested dict of float32 arrays.
 
     The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and the heads that there
-    are, `head` (over the vocabulary), `pair` and `contrast`; a function of a head that is not there fails. With
-    replaced token detection also `generator`, all of another encoder but the embeddings, which are those of this one:
-    `Model.generator`, whose functions take this very dict. Layers of
-    different kinds follow one another in groups of equal sequence: (local, local, global), or one layer. `body` holds
-    the whole groups that fit before the final layer: a subtree for each layer of a group, stacked along a leading axis
-    of groups. `first` is layer 0 where it is of another kind than its like in the groups, and not the final one; `last`
-    the layers that are left, the final one at least. A subtree without layers is empty.
+    are, `head` (over the vocabulary), `pair`, `contrast` and `discriminator`; a function of a head that is not there
+    fails. With replaced token detection also `generator`, all of another encoder but its tables, which are those of
+    this one: the functions of `Model.generator` take this very dict.
+
+    Layers of different kinds follow one another in groups of equal sequence: (local, local, global), or one layer.
+    `body` holds the whole groups that fit before the final layer: a subtree for each layer of a group, stacked along a
+    leading axis of groups. `first` is layer 0 where it is of another kind than its like in the groups, and not the
+    final one; `last` the layers that are left, the final one at least. A subtree without layers is empty.
     """
 
     init: Callable[..., Params]  # init(key) -> params
@@ -52,7 +54,15 @@ class Model(NamedTuple):
     vocab_size: int
     pair: Callable[..., Array]  # pair(params, hidden [*b,d]) -> f32[*b,2], logits of a pair's labels
     contrast: Callable[..., Array]  # contrast(params, hidden [*b,d]) -> [*b,d], what segments are compared by
+    discriminate: Callable[..., Array]  # discriminate(params, hidden [*b,d]) -> f32[*b], logits of being replaced
+    sample: Callable[..., Array]  # sample(params, hidden [b,m,d], uniforms f32[b,m]) -> i32[b,m], ids by their logits
     generator: "Model | None" = None
+    fills_by_generator: bool = False
+
+    @property
+    def filler(self) -> "Model":
+        """What is trained to fill masks: this model, or its generator alone."""
+        return self.generator if self.fills_by_generator else self
 
 
 class Stack(NamedTuple):
@@ -121,7 +131,7 @@ def assemble(
         params = {**layers.split(drawn), **{name: draw(name, HEADS[name]) for name in heads}}
         params |= {"norm": draw("norm", 0)} if norm else {}  # a norm draws nothing
         tables = {} if within else draw("embeddings", 0)
-        tables |= draw("projection", PROJECTION) if projection else {}
+        tables |= draw("projection", PROJECTION_NUMBER) if projection else {}
         return params | ({"embeddings": tables} if tables else {})
 
     def apply(
@@ -229,10 +239,25 @@ def assemble(
         most_mib = vocabulary.piece_mib(config.logits_mib)
         return vocabulary.losses(decoding(params, hidden), targets, weights, most_mib, z_loss)
 
+    def sample(params: Params, hidden: Float[Array, "b m d"], uniforms: Float[Array, "b m"]) -> Int[Array, "b m"]:
+        """Ids by the softmax of the logits, one for each uniform in [0, 1); no gradient passes."""
+        most_mib = vocabulary.piece_mib(config.logits_mib)
+        return vocabulary.sample(decoding(params, hidden), uniforms, most_mib)
+
     def head(name: str) -> Callable[[Params, Float[Array, "*b d"]], Float[Array, "*b c"]]:
         return lambda params, hidden: _Where(parts[name], params[name], name).module(dtype)(hidden)
 
-    return Model(init, apply, logits, losses, config, vocab_size, head("pair"), head("contrast"))
+    others = (head(name) for name in ("pair", "contrast", "discriminator"))
+    return Model(init, apply, logits, losses, config, vocab_size, *others, sample)
+
+
+def with_generator(model: Model, generator: Model, fills: bool) -> Model:
+    """A model with a generator, whose parameters stand in those of the model. fills: it alone is trained to."""
+
+    def init(key: Key[Array, ""]) -> Params:
+        return model.init(key) | {tree.GENERATOR: generator.init(jax.random.fold_in(key, GENERATOR_NUMBER))}
+
+    return model._replace(init=init, generator=generator, fills_by_generator=fills)
 
 
 def _received(probabilities: Float[Array, "b h t t"], batch: Batch) -> Float[Array, "b t"]:

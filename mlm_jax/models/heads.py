@@ -57,6 +57,21 @@ class PairHead(nnx.Module):
         return self.classifier(jnp.tanh(self.dense(hidden))).astype(jnp.float32)
 
 
+class DiscriminatorHead(nnx.Module):
+    """The logit of a token's having been replaced: dense, GELU, then a linear layer to one number.
+
+    ELECTRA (2020), section 2, equation 2; the dense layer is of its published code.
+    """
+
+    def __init__(self, config: ModelConfig, draw: Draws):
+        d = config.width
+        self.dense = Linear((d, d), (d,), draw, biased=config.biases)
+        self.classifier = Linear((d, 1), (1,), draw)
+
+    def __call__(self, hidden: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+        return self.classifier(gelu(self.dense(hidden)))[..., 0].astype(jnp.float32)
+
+
 class ContrastHead(nnx.Module):
     """What segments are compared by: dense, tanh of the state of their CLS. SimCSE (2021), section 6.3."""
 

@@ -17,6 +17,7 @@ def rate_factor(path: str, layers: int, config: OptimizerConfig) -> float:
     With `groups`, the first pattern that matches the whole path; a path without one is an error. Otherwise
     layer_decay ** distance, the distance from the head being 0 for heads and the norm below them, 1 for the last
     layer, and layers + 1 for the embeddings; a table that the head shares with the embeddings has the embeddings' rate.
+    A generator, whose layers are all there is of it, has the whole rate.
     """
     if frozen(path, config):
         return 0.0

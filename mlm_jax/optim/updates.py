@@ -17,7 +17,8 @@ from mlm_jax.config import OptimizerConfig
 from mlm_jax.optim.rates import decays
 
 MUON_RMS = 0.2  # of the numbers in Muon's updates, about that of AdamW's (Liu et al., 2025, section 2.2)
-NEITHER = ("embeddings/", "head/", "pair/", "contrast/", "norm/")  # what Muon leaves to Adam, beside vectors
+# what Muon leaves to Adam, beside vectors, in the model and in its generator
+NEITHER = ("embeddings/", "head/", "pair/", "contrast/", "discriminator/", "norm/")
 
 
 def by_layer(function: Callable[..., jax.Array], *trees: tree.PyTree) -> tree.PyTree:
@@ -83,7 +84,7 @@ class Sizes(NamedTuple):
 
 def matrix(path: str, shape: tuple[int, ...], stacked: bool) -> Sizes | None:
     """How a kernel within a layer is a matrix; None for all other parameters."""
-    if path.startswith(NEITHER) or not path.endswith("/kernel"):
+    if path.removeprefix(f"{tree.GENERATOR}/").startswith(NEITHER) or not path.endswith("/kernel"):
         return None
     axes = range(int(stacked), len(shape))
     inputs = len(axes) - 1 if "/out/" in path else 1  # attention's output sums over heads and their sizes

@@ -13,8 +13,9 @@ safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
 from golden.make import MODELS, random_input, random_model  # noqa: E402
 
-from mlm_jax import convert  # noqa: E402
-from mlm_jax.config import ModelConfig  # noqa: E402
+from mlm_jax import convert, tree  # noqa: E402
+from mlm_jax.config import MlmConfig, ModelConfig, ObjectiveConfig, ObjectivesConfig, ReplacedConfig, hub  # noqa: E402
+from mlm_jax.convert.files import write_tensors  # noqa: E402
 from mlm_jax.models import build  # noqa: E402
 
 VOCAB = 137
@@ -154,3 +155,47 @@ def test_the_head_of_pairs_there(tmp_path):
     first = np.zeros((len(theirs), 1), np.int32)
     ours = jax.jit(lambda params: network.pair(params, network.apply(params, batch, at=first).hidden))(params)
     assert np.abs(theirs).max() > 0.5 and np.abs(theirs - np.asarray(ours)[:, 0]).max() < 1e-4
+
+
+def test_a_discriminator_and_its_generator_there(tmp_path):
+    """ELECTRA: both models of one run, of which the generator is narrower and shares the tables."""
+    objectives = ObjectivesConfig(mlm=MlmConfig(weight=0.0), replaced=ReplacedConfig(weight=50.0, generator_heads=1))
+    config = config_of("electra")
+    network, random = build(config, VOCAB, objectives), np.random.default_rng(6)
+    params = tree.map_with_path(
+        lambda path, leaf: np.float32(random.normal(size=leaf.shape) * 0.2 + path.endswith("norm/scale")),
+        jax.eval_shape(network.init, jax.random.key(0, impl="threefry2x32")),
+    )
+    given = given_of("electra", 7)
+    batch = goldens.padded({name: array.numpy().astype(np.int32) for name, array in given.items()})
+    real = np.asarray(batch.segments) > 0
+
+    @jax.jit
+    def both(params, batch):
+        words = network.generator.logits(params, network.generator.apply(params, batch).hidden)[..., :VOCAB]
+        return {"generator": words, "discriminator": network.discriminate(params, network.apply(params, batch).hidden)}
+
+    logits = both(params, batch)
+    kinds = {
+        "generator": (convert.of_generator, transformers.ElectraForMaskedLM, None),
+        "discriminator": (convert.of_discriminator, transformers.ElectraForPreTraining, hub.DISCRIMINATOR),
+    }
+    for name, (part, kind, architecture) in kinds.items():
+        alone, own = part(network, params)
+        exported = convert.to_hub(own, alone, VOCAB)
+        (tmp_path / name).mkdir()
+        write_tensors(tmp_path / name / "model.safetensors", exported)
+        ids = {"pad": 0, "cls": 1, "sep": 2}
+        hub.write_config(tmp_path / name, hub.config_values(alone, VOCAB, ids, architecture))
+        model, report = kind.from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not any(report.values()), report
+        assert model.config.architectures == [kind.__name__]
+        with torch.no_grad():
+            theirs = model.eval()(**given).logits.numpy()
+        assert np.abs(theirs[real]).max() > 0.5
+        assert np.abs(theirs - np.asarray(logits[name]))[real].max() < 1e-4
+        tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+        back = convert.from_hub(tensors, hub.read_config(tmp_path / name)[0], VOCAB)
+        own = tree.map_with_path(lambda path, x: x[:VOCAB] if path in convert.PADDED else x, own)
+        back = tree.map_with_path(lambda path, x: x[:VOCAB] if path in convert.PADDED else x, back)
+        jax.tree.map(np.testing.assert_array_equal, back, own)
