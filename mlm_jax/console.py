@@ -36,21 +36,23 @@ def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) 
             f" {derived.vocab_rows:,} rows inside",
             mask_line(config.mask, derived.capacity, feedback),
             steps_line(derived),
-            work_line(flops.by_part(config, derived), derived, device_kind),
+            *work_lines(flops.by_part(config, derived), derived, device_kind),
             f"parameters  {sum(row[-1] for row in rates):,}",
             *rates_by_layer(rates, config.optimizer),
         ]
     )
 
 
-def work_line(parts: Mapping[str, int], derived: Derived, device_kind: str) -> str:
-    """FLOPs of a step, by what they are spent on where it is more than masked tokens, and the peak of a device."""
+def work_lines(parts: Mapping[str, int], derived: Derived, device_kind: str) -> list[str]:
+    """FLOPs of a step, and the peak of a device; where it is more than masked tokens, what they are spent on."""
     work, peak = sum(parts.values()), flops.peak(device_kind)
-    shares = "".join(f", {name} {part / work:.0%}" for name, part in parts.items()) if len(parts) > 2 else ""
-    return (
-        f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place{shares};"
+    line = (
+        f"work        {short(work)}FLOP a step, {short(work / derived.tokens_per_step)}FLOP a place;"
         f" peak {f'{short(peak)}FLOP/s a device' if peak else 'not known, so no MFU'}"
     )
+    shares = sorted(((part / work, name) for name, part in parts.items()), reverse=True)
+    spent = ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.005)
+    return [line, f"            {spent}"] if len(parts) > 2 else [line]
 
 
 def steps_line(derived: Derived) -> str:
