@@ -255,26 +255,31 @@ def test_a_causal_step_counts_by_its_share(monkeypatch):
 
 
 def test_both_kinds_of_a_step_run_by_their_share():
-    """Whether the compiler calls them by number or by truth, and of any other choice both count."""
-    branches = "\n".join(
-        f"%{name} (x: f32[64]) -> f32[64] {{\n"
-        f"  %x.{name} = f32[64]{{0}} parameter(0)\n"
-        f"  ROOT %{name}.out = f32[64]{{0}} negate(%x.{name})\n}}\n"
-        for name in ("ordinary", "causal")
-    )
-    by_number = "branch_computations={%ordinary, %causal}"
-    by_truth = "true_computation=%causal, false_computation=%ordinary"
-    for called in (by_number, by_truth):
-        for scope, expected in ((step.KIND_OF_STEP, (0.75, 0.25)), ("other", (1, 1))):
-            text = (
-                f"{branches}\nENTRY %main (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} parameter(0)\n"
-                f"  ROOT %y = f32[64]{{0}} conditional(%x, %x, %x), {called},"
-                f' metadata={{op_name="jit(train_step)/{scope}/cond"}}\n}}\n'
-            )
-            program = hlo.parse(text, 0.25)
-            times = {one.name: times for _, one, times in program.executed()}
-            assert (times["ordinary.out"], times["causal.out"]) == expected
-            assert hlo.moved(program) == (0, 512 * sum(expected))
+    """By what the instructions of a branch are named by; both branches count of another choice, also within them."""
+    scope = f"jit(train_step)/{step.KIND_OF_STEP}/cond"
+    branch = "%{name} (x: f32[64]) -> f32[64] {{\n  %x.{name} = f32[64]{{0}} parameter(0)\n"
+    branch += '  ROOT %{name}.out = f32[64]{{0}} negate(%x.{name}), metadata={{op_name="{scope}/neg"}}\n{more}}}\n\n'
+    inner = "  %c = f32[64]{0} conditional(%x.causal, %x.causal), branch_computations={%one, %two}\n"
+    text = branch.format(name="ordinary", scope=f"{scope}/branch_0_fun", more="")
+    text += branch.format(name="causal", scope=f"{scope}/branch_1_fun", more=inner)
+    text += branch.format(name="one", scope=f"{scope}/branch_1_fun/cond/branch_0_fun", more="")
+    text += branch.format(name="two", scope=f"{scope}/branch_1_fun/cond/branch_1_fun", more="")
+    text += branch.format(name="other", scope="jit(train_step)/cond/branch_1_fun", more="")
+    text += "ENTRY %main (x: f32[64]) -> f32[64] {\n  %x = f32[64]{0} parameter(0)\n"
+    text += "  %y = f32[64]{0} conditional(%x, %x, %x), branch_computations={%ordinary, %causal}\n"
+    text += "  ROOT %z = f32[64]{0} conditional(%x, %x), true_computation=%other, false_computation=%other\n}\n"
+    program = hlo.parse(text, 0.25)
+    counts: dict[str, float] = {}
+    for _, one, times in program.executed():
+        counts[one.name] = counts.get(one.name, 0) + times
+    assert {name: counts[f"{name}.out"] for name in ("ordinary", "causal", "one", "two", "other")} == {
+        "ordinary": 0.75,
+        "causal": 0.25,
+        "one": 0.25,
+        "two": 0.25,
+        "other": 2,
+    }
+    assert hlo.moved(program) == (0, 512 * 3.5)
 
 
 def test_products_by_hand():

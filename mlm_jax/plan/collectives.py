@@ -53,7 +53,7 @@ class Total:
     """All collectives of a kind in one run of a program, by device."""
 
     count: int | float  # how often one runs
-    size: int | float  # bytes of whole arrays
+    size: int  # bytes of whole arrays
     sent: float
 
 
@@ -84,7 +84,7 @@ def totals(found: list[Collective]) -> dict[str, Total]:
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
     return {
-        kind: Total(sum(x.times for x in some), sum(x.times * x.size for x in some), sum(x.sent for x in some))
+        kind: Total(sum(x.times for x in some), round(sum(x.times * x.size for x in some)), sum(x.sent for x in some))
         for kind, some in kinds.items()
     }
 

@@ -24,6 +24,7 @@ FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after
 FREE += ("while", "conditional", "call", "opt-barrier", "add-dependency", "async-start", "async-update", "async-done")
 LIBRARY = re.compile(r'custom_call_target="__cu(blas|dnn)')  # matrix products, and attention, by NVIDIA's libraries
 OP_NAME = r'op_name="([^"]*)"'
+KIND = rf'op_name="[^"]*\b{KIND_OF_STEP}/cond/branch_(\d)_fun'
 SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -93,27 +94,31 @@ class Program:
     def executed(self) -> Iterator[tuple[dict[str, Instruction], Instruction, int | float]]:
         """(its computation, instruction, how often it runs); the inside of a fusion is not looked at."""
         self.unknown_loops.clear()
-        yield from self._executed(self.entry, 1)
+        yield from self._executed(self.entry, 1, chosen=False)
 
     def _executed(
-        self, name: str, times: int | float
+        self, name: str, times: int | float, chosen: bool
     ) -> Iterator[tuple[dict[str, Instruction], Instruction, int | float]]:
+        """chosen: what is executed is of one kind of step already."""
         computation = self.computations[name]
         for instruction in computation.values():
             yield computation, instruction, times
             if instruction.opcode == "while":
-                yield from self._executed(instruction.called[0], times * self.trips(instruction))
+                yield from self._executed(instruction.called[0], times * self.trips(instruction), chosen)
             elif instruction.opcode in ("call", "conditional", "async-start"):
-                for called, share in zip(instruction.called, self._shares(instruction)):
-                    yield from self._executed(called, times * share)
+                for called in instruction.called:
+                    choice = None if chosen or instruction.opcode != "conditional" else self._share(called)
+                    share = 1 if choice is None else choice
+                    yield from self._executed(called, times * share, chosen or choice is not None)
 
-    def _shares(self, instruction: Instruction) -> list[int | float]:
-        """How often each of the computations runs that an instruction calls."""
-        if instruction.opcode != "conditional" or KIND_OF_STEP not in (instruction.attribute(OP_NAME) or ""):
-            return [1] * len(instruction.called)
-        causal = self.causal_ratio
-        # by a number, from 0; or by true and false, in this order
-        return [causal, 1 - causal] if "true_computation" in instruction.attributes else [1 - causal, causal]
+    def _share(self, name: str) -> int | float | None:
+        """How often the computation of a kind of step runs; None for another one.
+
+        Its instructions tell, since a compiler may give the conditional itself another name.
+        """
+        kinds = (instruction.attribute(KIND) for instruction in self.computations[name].values())
+        kind = next((kind for kind in kinds if kind), None)  # 1: the condition holds
+        return None if kind is None else self.causal_ratio if kind == "1" else 1 - self.causal_ratio
 
     def trips(self, loop: Instruction) -> int:
         """Iterations of a while instruction."""
