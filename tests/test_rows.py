@@ -412,4 +412,3 @@ def test_few_pairs_are_noted(tmp_path):
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     manifest = prepare(config_of(tmp_path / "corpus.jsonl", pairs="next"), tmp_path / "rows", progress=False)
     assert [note for note in manifest["notes"] if "of the training segments are pairs" in note]
-    assert [note for note in manifest["notes"] if "no objective takes the labels" in note]

@@ -30,7 +30,6 @@ from mlm_jax.tokenizer import Tokenizer
 MOSTLY = 0.5  # share of ideographs from which a corpus counts as Chinese or Japanese
 MANY = 0.4  # share of segments that should be pairs, where pairs are asked for
 FEW = 0.05  # share of unknown tokens from which a tokenizer does not fit its corpus
-UNUSED = "no objective takes the labels of pairs yet: training on these rows is masked language modelling in both texts"
 UNKNOWN = "{}: {:.0%} of the tokens are unknown: the tokenizer was made for other text"
 UNPAIRED = (
     "only {:.0%} of the training segments are pairs: a segment that holds less than two whole sentences is none{}"
@@ -116,7 +115,7 @@ def _pair_notes(kind: str, splits: list[dict]) -> list[str]:
     share = sum(sum(split["labels"]) for split in splits) / max(1, sum(split["segments"] for split in splits))
     if kind == pairs.NONE:
         return []
-    return [UNUSED] + [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")] * (share < MANY)
+    return [UNPAIRED.format(share, ALONE if kind == pairs.NEXT else "")] * (share < MANY)
 
 
 def _contaminated(corpora: list[Corpus]) -> dict[str, object]:
