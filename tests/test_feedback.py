@@ -29,21 +29,15 @@ def runs(kind, shape=(1, 1, 1), accumulation=1):
     return run(importance(kind), rows_of_steps(8), shape, accumulation)
 
 
-@pytest.mark.parametrize("kind", ["surprisal", "hidden"])
-def test_accumulation_changes_nothing(kind):
-    (expected, last), (got, other) = runs(kind), runs(kind, accumulation=4)
+@pytest.mark.parametrize("kind, shape, accumulation", [("surprisal", (2, 2, 2), 2), ("hidden", (1, 1, 1), 4)])
+def test_mesh_and_accumulation_change_nothing(kind, shape, accumulation):
+    (expected, last), (got, other) = runs(kind), runs(kind, shape, accumulation)
     for one, two in zip(expected, got):
         assert one["targets"] == two["targets"] and one["rows_hash"] == two["rows_hash"]
         np.testing.assert_allclose(one["loss"], two["loss"], rtol=1e-4)
     assert [m["mask_hash"] for m in expected[:2]] == [m["mask_hash"] for m in got[:2]]
     if kind == "surprisal":
         np.testing.assert_allclose(last.feedback["surprisal"], other.feedback["surprisal"], atol=1e-4)
-
-
-def test_several_devices_have_the_same_table():
-    (expected, last), (got, other) = runs("surprisal"), runs("surprisal", (2, 2, 2), 2)
-    assert [m["mask_hash"] for m in expected[:2]] == [m["mask_hash"] for m in got[:2]]
-    np.testing.assert_allclose(last.feedback["surprisal"], other.feedback["surprisal"], atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
