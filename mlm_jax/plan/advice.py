@@ -108,7 +108,7 @@ def head(plan: Plan) -> str | None:
     spent = flops.by_part(config, derived).get("vocabulary", 0) / plan.flops
     if spent < 0.05:
         return None
-    places = [f"{derived.capacity} slots"] * ("mlm" in together(config.objectives))
+    places = [f"{derived.capacity} slots"] * bool({"mlm", "generator"}.intersection(together(config.objectives)))
     places += [f"all {config.row_length} places in causal steps"] * (config.objectives.causal.ratio > 0)
     where = ", ".join([*places, f"{derived.vocab_rows:,} columns"])
     return f"the vocabulary head takes {spent:.1%} of the FLOPs ({where})"
@@ -150,10 +150,10 @@ def heads(plan: Plan) -> str | None:
 
 
 def _pairs(plan: Plan, windows: list[int]) -> float:
-    """Pairs of query and key that a row has in a step, over its passes through layers with such windows."""
+    """Pairs of query and key that a row has in a step, over its passes through the model's layers but the last."""
     t, ratio = plan.config.row_length, plan.config.objectives.causal.ratio
     both, causal = (sum(flops.attended(t, window, kind) for window in windows) for kind in (False, True))
-    passes = {"masked rows", "other view"} & flops.by_part(plan.config, plan.compiled.derived).keys()
+    passes = {"masked rows", "other view", "discriminator"} & flops.by_part(plan.config, plan.compiled.derived).keys()
     return (1 - ratio) * len(passes) * both + ratio * causal
 
 
