@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from test_train import fails_at, steps_of, untimed
 from mlm_jax import data, evaluate, records, samples, train
 from mlm_jax import step as step_module
 from mlm_jax.checkpoint import load_model, read_meta
+from mlm_jax.cli import plan
 from mlm_jax.config import (
     Config,
     ConfigError,
@@ -42,6 +44,8 @@ from mlm_jax.config import (
     to_json,
     without_rows,
 )
+from mlm_jax.report import facts
+from mlm_jax.report.read import read
 
 TINY = {"train": {"rows": 4000, "tokens": 500_000}, "eval": {"rows": 40}}
 
@@ -253,6 +257,31 @@ def test_lengths_that_contradict():
         check(changed(lengths(cooldown="5 steps"), optimizer__schedule="linear"), 1)
     with pytest.raises(ConfigError, match=r"warmup_length = '200 steps': is longer than the run of 100 steps"):
         check(lengths(warmup="200 steps"), 1)
+
+
+# ---- what shows phases ----
+
+
+def test_plan_takes_a_phase(capsys):
+    config = phased(PhaseConfig(), PhaseConfig(begin=0.5, batch_size=128), length="1e6 tokens")
+    # 0.9 of half of the steps with 64 rows of 512 and half with 128: 44,236.8 a step
+    for number, batch_size in ((0, 64), (1, 128)):
+        found = plan.phase_asked(config, number, 0.9)
+        assert (found.steps, found.batch_size) == (23, batch_size)
+        assert f"those of config.phases[{number}] of 2" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"--phase = 2: the config has 2"):
+        plan.phase_asked(config, 2, 0.9)
+
+
+def test_the_report_tells_phases(tmp_path):
+    config = phased(PhaseConfig(mask_rate=0.3), PhaseConfig(begin=0.25, row_length=256, batch_size=128))
+    (tmp_path / "config.json").write_text(to_json(config))
+    run = read(tmp_path)
+    assert [begin for begin, _ in facts.phases_of(run)] == [0, 25]
+    shown = re.sub("<[^>]*>", " ", facts.phases(run))
+    assert re.search(r"0\s+1 to 25\s+mask_rate 0.3\s+1\s+26 to 100\s+row_length 256, batch_size 128\s", shown)
+    (tmp_path / "config.json").write_text(to_json(Config()))
+    assert facts.phases(read(tmp_path)) is None
 
 
 # ---- rows ----

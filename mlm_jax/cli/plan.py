@@ -55,7 +55,7 @@ def run(arguments: Arguments) -> int:
     from mlm_jax import plan
 
     plan.set_environment()
-    config = phase_asked(arguments)
+    config = phase_asked(arguments.config, arguments.phase, arguments.fill)
     vocabulary = vocabulary_of(config)
     vocabulary.counts = np.arange(vocabulary.size, 0, -1)  # constants of the program, where masks go by frequency
     slices = [plan.topology(name) for name in arguments.topology]
@@ -71,12 +71,11 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def phase_asked(arguments: Arguments) -> Config:
-    """The config of the phase that is planned, its lengths in steps, tokens by `--fill`. Raises ConfigError."""
-    if arguments.config.phases:  # what else is wrong is said of a topology
-        config_module.check(arguments.config, devices_asked(arguments.config))
-    config = config_module.without_rows(arguments.config, arguments.fill)
-    phases, number = config_module.phase_configs(config), arguments.phase
+def phase_asked(config: Config, number: int, fill: float) -> Config:
+    """The config of the phase that is planned, its lengths in steps. fill: `--fill`. Raises ConfigError."""
+    if config.phases:  # what else is wrong is said of a topology
+        config_module.check(config, devices_asked(config))
+    phases = config_module.phase_configs(config_module.without_rows(config, fill))
     if number >= len(phases):
         raise ConfigError("--phase", number, f"the config has {len(phases)}, numbered from 0")
     if len(phases) > 1:

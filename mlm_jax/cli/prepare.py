@@ -60,7 +60,8 @@ def run(arguments: Arguments) -> int:
             raise ConfigError("config.phases", f"{len(config.phases)} phases", fix)
         _by_beam(arguments, str(folders[0]))
     elif not config.data.rows and any((workdir / "checkpoints").glob("*")):
-        if changed := prepare_or_keep(config, workdir, kept=len(folders)):
+        kept = sum((folder / records.MANIFEST).exists() for folder in config_module.rows_folders(config, workdir))
+        if changed := prepare_or_keep(config, workdir, max(kept, 1)):
             fix = f"has checkpoints of these rows, which stay as they are; name another. Changed: {'; '.join(changed)}"
             raise ConfigError("workdir", str(workdir), fix)
     else:
