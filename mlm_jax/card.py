@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mlm_jax import records
-from mlm_jax.config import Config, resolve, rows_folder, to_json
+from mlm_jax.config import Config, ModelConfig, rows_folder, to_json
 from mlm_jax.logbook import STEPS
 
 HEADER = """---
@@ -15,22 +15,43 @@ tags:
 - mlm_jax
 ---
 """
+DISCRIMINATOR_HEADER = """---
+library_name: transformers
+tags:
+- mlm_jax
+---
+"""
 NAMES = {"loss": "loss", "perplexity": "perplexity", "accuracy": "accuracy", "unigram_loss": "by word frequency"}
 
 
-def card(workdir: Path, config: Config, step: int, data: str | None, parameters: int, mask: str) -> str:
-    """Markdown. data: the fingerprint of the training rows, None where there were none; mask: the token."""
-    model = resolve(config.model)
+def card(
+    workdir: Path,
+    config: Config,
+    model: ModelConfig,
+    step: int,
+    data: str | None,
+    parameters: int,
+    mask: str | None,
+) -> str:
+    """Markdown. data: the fingerprint of the training rows, None where there were none.
+
+    model: what is exported, of a run with `config`. mask: the token that it fills; None for a discriminator, which says
+    which tokens were replaced.
+    """
     trained = f"trained for {step:,} of {config.steps:,} steps with mlm_jax" if data else "as it was imported"
     if config.init_from:
         trained += f", beginning with the weights of `{Path(config.init_from).name}`"
     about = f"{model.family}, {model.layers} layers of {model.width}, {model.heads} heads, {parameters:,} parameters"
+    kind, use = "masked language model", "from transformers import pipeline\n\n"
+    use += f'pipeline("fill-mask", model="PATH")("A text with a {mask}.")'
+    if mask is None:
+        kind, use = "discriminator of replaced tokens", "from transformers import ElectraForPreTraining\n\n"
+        use += 'ElectraForPreTraining.from_pretrained("PATH")'
     parts = [
-        HEADER,
+        HEADER if mask else DISCRIMINATOR_HEADER,
         f"# {workdir.resolve().name}",
-        f"A masked language model ({about}), {trained}.",
-        "```python\nfrom transformers import pipeline\n\n"
-        f'pipeline("fill-mask", model="PATH")("A text with a {mask}.")\n```',
+        f"A {kind} ({about}), {trained}.",
+        f"```python\n{use}\n```",
         _data(workdir, config, data),
         _evaluation(workdir, step),
         f"## Config\n\n```json\n{to_json(config)}\n```\n" if data else "",

@@ -95,9 +95,8 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     # with one type, a table that all tokens share, there is nothing to tell
     tokenizer.save_hub(target, positions(model.config), types=model.config.types > 1)
     parameters = tree.size(params)
-    text = card(
-        workdir, config, step, read_meta(workdir, step).get("data"), parameters, tokenizer.pieces[tokenizer.mask]
-    )
+    mask = None if architecture else tokenizer.pieces[tokenizer.mask]
+    text = card(workdir, config, of_model, step, read_meta(workdir, step).get("data"), parameters, mask)
     (target / "README.md").write_text(text, encoding="utf-8")
     lines = [f"{values['architectures'][0]}, {parameters:,} parameters, step {step:,}, {vocab_size:,} ids"]
     return lines + [f"left out, for which the format has no place: {', '.join(lost)}"] if lost else lines

@@ -38,6 +38,8 @@ def run(arguments: Arguments) -> int:
     from mlm_jax.checkpoint import load_model
 
     model, params, tokenizer = load_model(arguments.workdir, arguments.step)
+    if model.filler is model and "head" not in params:
+        raise ConfigError("workdir", str(arguments.workdir), "holds a model without a head that fills masks")
     for text in arguments.rest:
         guesses = fill(model, params, tokenizer, text, arguments.top_k)
         found = {"text": text, "masks": guesses}
