@@ -22,8 +22,8 @@ from mlm_jax.config import (
 
 def get_config() -> Config:
     return Config(
-        steps=2000,
-        batch_size=32,
+        steps=1500,
+        batch_size=64,
         row_length=128,
         data=DataConfig(sources=("builtin:pydoc",), max_segments=8, pairs="order"),
         tokenizer=TokenizerConfig(vocab_size=8192),
