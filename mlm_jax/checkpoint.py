@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging as std_logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -96,6 +96,14 @@ def read_part(workdir: str | Path, step: int, part: str, sharding: jax.sharding.
     return ocp.load(folder, {**skipped, part: wanted})[part]
 
 
+def read_params(workdir: str | Path, step: int, sharding: jax.sharding.Sharding) -> dict:
+    """The parameters to use a model with: their average, where the checkpoint has one."""
+    averaged = jax.tree.leaves(ocp.metadata(folder_of(workdir, step)).metadata.get("ema"))
+    if averaged:
+        return read_part(workdir, step, "ema", sharding)["params"]
+    return read_part(workdir, step, "params", sharding)
+
+
 def load_config(path: str | Path) -> Config:
     """The config of a run. Raises ConfigError where the folder is no workdir."""
     if not (Path(path) / "config.json").is_file():
@@ -108,7 +116,8 @@ def load_model(
 ) -> tuple[Model, tree.PyTree, Tokenizer]:
     """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step; or of a hub folder.
 
-    sharding: of every parameter, by default on the first device. Raises ConfigError where the folder is neither, or has
+    Of a run with `optimizer.ema` they are the averaged parameters. sharding: of every parameter, by default on the
+    first device. Raises ConfigError where the folder is neither, or has
     no such checkpoint.
     """
     sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -138,7 +147,7 @@ def load_model(
     if "rotary_base" in meta:  # of a run with phases: that of the one in which it was saved
         of_model = dataclasses.replace(of_model, rotary_base=meta["rotary_base"])
     model = build(of_model, of_model.vocab_size or tokenizer.size, config.objectives)
-    return model, read_part(workdir, found, "params", sharding), tokenizer
+    return model, read_params(workdir, found, sharding), tokenizer
 
 
 class Checkpoints:
@@ -215,22 +224,38 @@ class Checkpoints:
         if found:
             raise RuntimeError(f"{folder_of(self.workdir, step)}: {found}")
 
-    def restore(self, step: int, abstract: tree.PyTree) -> tree.PyTree:
+    def restore(self, step: int, abstract: tree.PyTree, optional: Sequence[str] = ()) -> tree.PyTree:
         """The state of a step as `abstract` describes it: leaves of shape, dtype and sharding, on any mesh.
 
-        Raises ConfigError that names the first paths that differ, with both shapes.
+        optional: fields of a state that only one of the two may have. One that the checkpoint lacks stays abstract,
+        one that is empty in `abstract` is not read. Raises ConfigError that names the first paths that differ, with
+        both shapes.
         """
-        folder = folder_of(self.workdir, step)
-        saved = ocp.metadata(folder).metadata
-        found = differences(saved, abstract)
-        if found:
-            raise ConfigError("workdir", str(folder), listed("does not fit the state of this run:", found))
-        if not dataclasses.is_dataclass(abstract):
-            return ocp.load(folder, abstract)
-        # a part without leaves that an older version did not have stays as it is
-        parts = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
-        loaded = ocp.load(folder, {name: part for name, part in parts.items() if name in saved})
-        return dataclasses.replace(abstract, **loaded)
+        return restored(folder_of(self.workdir, step), abstract, optional)
+
+
+def restored(folder: Path, abstract: tree.PyTree, optional: Sequence[str] = (), key: str = "workdir") -> tree.PyTree:
+    """What the checkpoint in a folder holds, see `Checkpoints.restore`; key: names the folder in errors."""
+    saved = ocp.metadata(folder).metadata
+    if not dataclasses.is_dataclass(abstract):
+        _check_fits(folder, saved, abstract, key)
+        return ocp.load(folder, abstract)
+    parts = {field.name: getattr(abstract, field.name) for field in dataclasses.fields(abstract)}
+    one_sided = [
+        name for name in optional if bool(jax.tree.leaves(parts[name])) != bool(jax.tree.leaves(saved.get(name)))
+    ]
+    wanted = {name: part for name, part in parts.items() if name not in one_sided}
+    _check_fits(folder, {name: saved[name] for name in saved if name not in one_sided}, wanted, key)
+    # a part without leaves that an older version did not have stays as it is
+    read = {name: part for name, part in wanted.items() if name in saved}
+    unread = {name: jax.tree.map(lambda _: ocp.PLACEHOLDER, saved[name]) for name in one_sided if name in saved}
+    loaded = ocp.load(folder, {**read, **unread})
+    return dataclasses.replace(abstract, **{name: loaded[name] for name in read})
+
+
+def _check_fits(folder: Path, saved: tree.PyTree, wanted: tree.PyTree, key: str) -> None:
+    if found := differences(saved, wanted):
+        raise ConfigError(key, str(folder), listed("does not fit the state of this run:", found))
 
 
 def differences(saved: tree.PyTree, wanted: tree.PyTree) -> list[str]:

@@ -69,14 +69,17 @@ def params_at_start(config: Config, model: Model, tokenizer: Tokenizer) -> tree.
     return jax.jit(model.init)(root(config.seed, INIT))
 
 
-def step_of(path: Path) -> int | None:
-    """The checkpoint that all processes take, as process 0 finds it; None for a folder of the hub format."""
+def step_of(path: Path, key: str = KEY) -> int | None:
+    """The checkpoint that all processes take, as process 0 finds it; None for a folder of the hub format.
+
+    Raises ConfigError for `key` where there is none.
+    """
     if hub.is_hub(path):
         return None
     found = newest(path) if jax.process_index() == 0 else None
     found = int(multihost_utils.broadcast_one_to_all(np.int32(-1 if found is None else found)))
     if found == -1:
-        raise ConfigError(KEY, str(path), "holds no whole checkpoint")
+        raise ConfigError(key, str(path), "holds no whole checkpoint")
     return found
 
 

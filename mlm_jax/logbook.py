@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from mlm_jax import flops
-from mlm_jax.config import Derived, together
+from mlm_jax.config import Derived, OptimizerConfig, RunError, together
 from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.objectives import CAUSAL, names_of
@@ -29,11 +29,19 @@ STEPS, SAMPLES = "metrics.jsonl", "samples.jsonl"  # lines of later steps are re
 
 
 def record_start(
-    workdir: Path, began: float, step: int, command: str, derived: Derived, device_kind: str, active: bool
+    workdir: Path,
+    began: float,
+    step: int,
+    command: str,
+    derived: Derived,
+    device_kind: str,
+    active: bool,
+    branch: Path | None = None,
 ) -> float:
     """Adds a line to `starts.jsonl`: when, from which step, by which command, versions and devices.
 
-    began: now, or a little before, in seconds since 1970. Returns when the run started first.
+    began: now, or a little before, in seconds since 1970; branch: the checkpoint of another run that it goes on from,
+    `branch_from`. Returns when the run started first.
     """
     if not active:
         return began
@@ -44,6 +52,7 @@ def record_start(
         {
             "time": now.isoformat(),
             "step": step,
+            **({"branch_from": str(branch)} if branch else {}),
             "command": command,
             "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS}},
             "system": platform.platform(),
@@ -167,7 +176,7 @@ class Logbook:
             file.write(record)
 
     def _write(self, number: int, values: dict, waited: float) -> None:
-        """Raises FloatingPointError, naming the step, where its loss is not finite."""
+        """Writes the metrics of a step, and shows them. Raises as `_check` does."""
         values = jax.device_get(values)
         if self.clock.kind == "starting":  # compiled, and the first step is done
             self.clock.switch("training")
@@ -197,13 +206,38 @@ class Logbook:
                 "throughput/tokens_per_second": speed,
                 "throughput/mfu": mfu,
                 **self._by_objective(values),
+                **{name: value for name, value in values.items() if name.startswith("update/")},
+                **({"train/skipped": values["skipped"]} if "skipped" in values else {}),
                 "time/step": seconds,
                 "time/input_wait": waited,
                 "time/goodput": self.clock.goodput,
             }
         )
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(values[name]):
-                raise FloatingPointError(f"step {number}: {name} is {values[name]}")
+        self._check(number, values)
         left = self.throughput.seconds_left(self.steps - number)
         self.progress.update(number, values["loss"], values["learning_rate"], speed, left, mfu)
+
+    def _check(self, number: int, values: dict) -> None:
+        """What becomes of a bad gradient: FloatingPointError or a warning, RunError where too many stood in a row."""
+        config, found = self.config.optimizer, bad_gradient(values, self.config.optimizer)
+        if not found:
+            return
+        if config.bad_gradients == "stop":
+            raise FloatingPointError(f"step {number}: {found}")
+        self.progress.message(f"warning: step {number:,} is left out: {found}; {values['skipped']:,} so far")
+        if values["skipped_in_row"] > config.most_skipped:
+            fix = f"{values['skipped_in_row']} updates in a row were left out, more than config.optimizer.most_skipped"
+            raise RunError(f"step {number}: {fix} = {config.most_skipped}; of the last one {found}")
+
+
+def bad_gradient(values: dict, config: OptimizerConfig) -> str | None:
+    """What is wrong with the gradient of a step, by its metrics; None where nothing is."""
+    for name in ("loss", "grad_norm"):
+        if not math.isfinite(values[name]):
+            return f"{name} is {values[name]}"
+    if not values.get("skipped_in_row"):
+        return None
+    norm, usual = float(values["grad_norm"]), float(values["usual_norm"])
+    if config.exploding and norm > config.exploding * usual:
+        return f"grad_norm is {norm:.3g}, more than {config.exploding:g} times its running mean {usual:.3g}"
+    return "its update is not finite"

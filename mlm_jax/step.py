@@ -8,12 +8,11 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from mlm_jax import feedback, keys, masking, order, sharding
+from mlm_jax import feedback, keys, masking, optim, order, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config, capacity, together
 from mlm_jax.models import Model
 from mlm_jax.objectives import CAUSAL, OBJECTIVES, Passes, Rows, is_causal, terms, weight_at
-from mlm_jax.optim import schedule
 from mlm_jax.state import State
 from mlm_jax.tokenizer import Vocabulary
 
@@ -36,11 +35,13 @@ def make_train_step(
         gradients, metrics, fed = forward_and_backward(state, batch, roots)
         placed = sharding.shardings(mesh, gradients, config.mesh)
         gradients = jax.lax.with_sharding_constraint(gradients, placed)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics["grad_norm"] = optax.tree.norm(gradients)
-        metrics["learning_rate"] = schedule(config.optimizer, config.steps)(state.step)
-        return State(state.step + 1, params, optimizer_state, fed), metrics
+        parts = (state.params, state.optimizer, state.guard, state.ema)
+        done = optim.apply(optimizer, config.optimizer, gradients, metrics["loss"], *parts)
+        if state.guard:
+            fed = jax.tree.map(lambda new, old: jnp.where(done.good, new, old), fed, state.feedback)
+        metrics |= done.metrics
+        metrics["learning_rate"] = optim.schedule(config.optimizer, config.steps)(state.step)
+        return State(state.step + 1, done.params, done.optimizer, fed, done.guard, done.ema), metrics
 
     return jax.jit(train_step, donate_argnums=0)
 

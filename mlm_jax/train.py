@@ -142,9 +142,9 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     """
     import jax
 
-    from mlm_jax import console, data, feedback, keys, logbook, metrics, optim, phases, sharding, state, timing
+    from mlm_jax import branch, console, data, feedback, keys, logbook, metrics, optim, phases, sharding, state, timing
     from mlm_jax.audit import check_rows
-    from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta
+    from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta, restored
     from mlm_jax.initial import check_source, params_from
     from mlm_jax.tokenizer import Tokenizer
 
@@ -157,6 +157,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         raise ConfigError("workdir", str(workdir), fix)
     if config.init_from and checkpoints.latest is None:
         check_source(config.init_from)
+    source = branch.find(config, workdir, begun=checkpoints.latest is not None)
     prepared = prepared_rows(config, workdir, len(streams_read(saved)), progress.message)
     manifests = [manifest for _, manifest in prepared]
     derived = config_module.check_each(config, jax.device_count(), jax.process_count(), manifests)
@@ -181,7 +182,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     model = phases.model_of(planned[0])
     optimizer = optim.optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, rows[0].vocabulary, config.mask)
-    target = state.abstract(model, optimizer, mesh, config.mesh, fed)
+    target = state.abstract(model, optimizer, mesh, config.mesh, fed, config.optimizer)
     kind = jax.devices()[0].device_kind
 
     facts = {
@@ -191,8 +192,13 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         "config": dataclasses.asdict(config),
     }
     done, read, spent = 0, [0] * len(rows), {}  # rows of each stream
-    if checkpoints.latest is not None:
-        done = checkpoints.latest
+    at = source.folder if source else None  # the checkpoint that it goes on from
+    if source:
+        branch.check_schedules(config, source)
+        done, saved = source.step, source.saved
+        read = position(saved, facts, at, branch.KEY)
+    elif checkpoints.latest is not None:
+        done, at = checkpoints.latest, folder_of(workdir, checkpoints.latest)
         if done > config.steps:
             raise ConfigError("config.steps", config.steps, f"the checkpoint in {workdir} has done {done} already")
         read, spent = position(saved, facts, workdir), saved.get("spent", {})
@@ -201,24 +207,32 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     progress.message(console.startup(here, kind, rates, fed))
     for line in console.phase_lines(planned):
         progress.message(line)
-    if checkpoints.latest is None:
+    if at is None:
         with sharding.activate(mesh, config.mesh):
             if config.init_from:
                 params = params_from(config, model, tokenizer, progress.message)
-                now = state.begin(params, optimizer, target, fed)
+                now = state.begin(params, optimizer, target, fed, config.optimizer)
             else:
-                now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
+                key = keys.root(config.seed, keys.INIT)
+                now = state.create(model, optimizer, mesh, config.mesh, key, fed, config.optimizer)
     else:
-        now = checkpoints.restore(done, target)
+        if source:
+            now = restored(at, target, state.LATER, branch.KEY)
+        else:
+            now = checkpoints.restore(done, target, state.LATER)
+        now, begun = state.completed(now, config.optimizer)
         if config.mask.schedule == "adaptive":  # a function of config and rows, which may have changed
             now = dataclasses.replace(now, feedback=feedback.with_rate(now.feedback, fed["rate"]))
-        progress.message(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
+        progress.message(f"{'branch    ' if source else 'checkpoint'}  {at}: goes on after step {done:,}")
         for change in console.changes(saved["config"], json.loads(config_module.to_json(config))):
             progress.message(f"  since the checkpoint: {change}")
+        for line in begun:
+            progress.message(f"  {line}")
     if done >= config.steps:
         return finish(checkpoints, done, config, workdir, progress)
     done_before = done
-    started_at = logbook.record_start(workdir, began, done, command, here.derived, kind, first)
+    origin = source and source.folder
+    started_at = logbook.record_start(workdir, began, done, command, here.derived, kind, first, origin)
     if first:
         for name in (logbook.STEPS, logbook.SAMPLES):
             metrics.truncate(workdir / name, done)
@@ -265,8 +279,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                     last, stopping = number == config.steps, stop.at(number - done_before)
                     if last or number % config.evaluate.every_steps == 0:
                         with log.pause("evaluation"):
-                            results = programs.evaluation(now.params, shuffled=last)
-                            log.evaluation(number, results, programs.samples(now.params))
+                            results = programs.evaluation(now.averaged, shuffled=last)
+                            log.evaluation(number, results, programs.samples(now.averaged))
                             fed = feedback.after_evaluation(now.feedback, results, config.mask)
                             now = dataclasses.replace(now, feedback=fed)
                             if not last:  # the end of the run writes it
@@ -325,11 +339,11 @@ def phase_facts(phase, config: Config) -> dict:
     return {"rotary_base": phase.config.model.rotary_base} if config.phases else {}
 
 
-def position(saved: dict, facts: dict, workdir: Path) -> list[int]:
+def position(saved: dict, facts: dict, workdir: Path, key: str = "workdir") -> list[int]:
     """Rows of each stream that are read by the saved step; streams that are new come last, and those that are no more.
 
     `facts` gets the latter, which a later start may read again. Raises ConfigError where the run that goes on would not
-    be the same run.
+    be the same run. workdir: where the checkpoint lies; key: what led there.
     """
     read_before, now = streams_read(saved), facts["streams"]
     then_config, config = (config_module.from_json(json.dumps(meta["config"])) for meta in (saved, facts))
@@ -338,7 +352,7 @@ def position(saved: dict, facts: dict, workdir: Path) -> list[int]:
     for what, before, after in compared:
         if before != after:
             fix = f"its checkpoint was trained with another {what} ({before}); this one is {after}"
-            raise ConfigError("workdir", str(workdir), fix)
+            raise ConfigError(key, str(workdir), fix)
     for key in ("seed", "mask.regime", "mask.versions", "optimizer.name"):
         before, after = (config_module.get(one, key) for one in (then_config, config))
         if before != after:

@@ -14,8 +14,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from mlm_jax import checkpoint
-from mlm_jax.config import ConfigError, SaveError
-from mlm_jax.state import State
+from mlm_jax.config import ConfigError, OptimizerConfig, SaveError
+from mlm_jax.optim import guard
+from mlm_jax.state import LATER, State, completed
 
 ROOT = Path(__file__).parents[1]
 META = {"rows_read": 12, "config": {"seed": 0, "weights": [0.5, None]}, "tokenizer": "abc"}
@@ -129,6 +130,27 @@ def test_a_state_of_before_a_part_came_that_is_empty(tmp_path):
     assert_equal(restored, State(**parts, feedback={}))
     with pytest.raises(ConfigError, match=r"feedback/rate: float32\[\] here, not in the checkpoint"):
         store.restore(1, abstract(State(**parts, feedback={"rate": jnp.ones(())})))
+    store.close()
+
+
+def test_parts_that_only_one_side_has(tmp_path):
+    parts = {"step": jnp.int32(1), "params": {"x": jnp.arange(3.0)}, "optimizer": {"y": jnp.ones(3)}}
+    settings = OptimizerConfig(ema=0.5, bad_gradients="skip")
+    ema = {"params": {"x": jnp.full(3, 7.0)}, "updates": jnp.int32(5)}
+    store = checkpoint.Checkpoints(tmp_path, keep=9)
+    store.save(1, State(**parts), META)
+    store.save(2, State(**parts, ema=ema, guard={"good": jnp.int32(4)}), META)
+    store.wait()
+    now = abstract(State(**parts, ema=ema, guard=guard.start(settings)))
+    with pytest.raises(ConfigError, match="ema/params/x"):
+        store.restore(1, now)
+    restored, lines = completed(store.restore(1, now, LATER), settings)
+    assert_equal(restored.ema, {"params": parts["params"], "updates": jnp.int32(0)})
+    assert_equal(restored.guard, guard.start(settings))
+    assert len(lines) == 2 and restored.ema["params"]["x"] is not restored.params["x"]
+    assert_equal(store.restore(2, abstract(State(**parts, ema=ema)), LATER), State(**parts, ema=ema))
+    assert_equal(checkpoint.read_params(tmp_path, 1, now.step.sharding), parts["params"])
+    assert_equal(checkpoint.read_params(tmp_path, 2, now.step.sharding), ema["params"])
     store.close()
 
 

@@ -37,6 +37,7 @@ ARRAYS += [
     "checkpoint",
     "step",
     "initial",
+    "branch",
     "plan",
     "evaluate",
     "samples",

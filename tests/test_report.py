@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlm_jax import report
-from mlm_jax.report import draw, guesses, page, read, thin
+from mlm_jax.report import draw, guesses, page, pictures, read, thin
 
 DAMAGE = "could not be read"
 EVIL = "<script>alert('x')</script>&\""
@@ -132,6 +132,18 @@ def test_headline_by_hand(whole):
         "time in steps": ("01:01", "0.5 s a step"),  # 60.75 s
     }
     assert "40% of the planned steps" in whole and DAMAGE not in whole
+
+
+def test_update_sizes_leave_out_what_did_not_move(tmp_path):
+    sizes = [{"layers": 0.01, "embeddings": 0.0}, {"layers": 0.0, "embeddings": 0.0}, {"layers": 0.03, "head": 0.002}]
+    lines = [step(i, **{f"update/{part}": size for part, size in row.items()}) for i, row in enumerate(sizes, 1)]
+    text = write(tmp_path / "run", lines)
+    assert "Update sizes" in text and "set-1" in text
+    drawn = pictures.updates(read.read(tmp_path / "run")).lines
+    assert [(line.label, line.x.tolist(), line.y.round(6).tolist()) for line in drawn] == [
+        ("layers", [1, 3], [0.01, 0.03]),
+        ("head", [3], [0.002]),
+    ]
 
 
 def test_all_parts_are_there(whole):

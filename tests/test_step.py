@@ -187,3 +187,106 @@ def test_parameters_lie_where_the_tables_say():
     )
     assert target.optimizer[1].mu["body"]["0"]["attention"]["query"]["kernel"].sharding == query.sharding
     assert target.params["embeddings"]["word"]["table"].sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
+
+
+KEPT = {"freeze": ("embeddings/word/.*", "layers/0/.*"), "bad_gradients": "skip", "exploding": 5.0, "ema": 0.8}
+POISONED, WILD, STEPS = (3, 4, 8), (6, 25), 28  # the 6th gradient is too early to be judged
+
+
+@functools.cache
+def watched():
+    """The states before the first and after each of 28 steps, and their metrics; masks go by the losses.
+
+    A weight that is no number makes the gradient none; weights that cancel each other leave a small count.
+    """
+    settings = OptimizerConfig(learning_rate=1e-2, clip_norm=0.0, b1=0.5, warmup=0.0, **KEPT)
+    config = config_of(optimizer=settings, mask=MaskConfig(rate=0.2, priority="importance"))
+    mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1}, jax.devices()[:1])
+    model, update = build(config.model, VOCABULARY.size), optimizer(settings, config.steps)
+    fed, key = feedback.start(model, VOCABULARY, config.mask), keys.root(0, keys.INIT)
+    now = state.create(model, update, mesh, config.mesh, key, fed, settings)
+    train_step = step.make_train_step(model, update, VOCABULARY, config, mesh)
+    states, seen = [jax.device_get(now)], []
+    with sharding.activate(mesh, config.mesh):
+        for number in range(1, STEPS + 1):
+            rows = rows_of_steps(20)[number % 20]
+            if number in POISONED:
+                rows = dataclasses.replace(rows, weight=rows.weight.at[2].set(jnp.nan))
+            if number in WILD:
+                rows = dataclasses.replace(rows, weight=jnp.where(jnp.arange(16) % 2, 1e3, -1e3))
+            placed = jax.device_put(jax.tree.map(lambda x: x[None], rows), sharding.batch_sharding(mesh, leading=1))
+            now, metrics = train_step(now, placed, keys.roots(0))
+            states.append(jax.device_get(now))
+            seen.append(jax.device_get(metrics))
+    return states, seen
+
+
+def assert_equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_bad_gradient_changes_nothing_but_counts():
+    states, seen = watched()
+    for number in range(1, STEPS + 1):
+        before, after, metrics = states[number - 1], states[number], seen[number - 1]
+        bad = number in POISONED or number == WILD[1]
+        assert after.step == number and after.optimizer[-1].count == number  # which the learning rate goes by
+        assert after.guard["skipped"] == metrics["skipped"] == before.guard["skipped"] + bad
+        if not bad:
+            assert after.optimizer[1].count == before.optimizer[1].count + 1 and metrics["skipped_in_row"] == 0
+            continue
+        for part in ("params", "feedback", "ema"):
+            assert_equal(getattr(before, part), getattr(after, part))
+        assert_equal(before.optimizer[1], after.optimizer[1])
+        assert before.guard["norm"] == after.guard["norm"] and metrics["update/layers"] == 0
+    assert [metrics["skipped_in_row"] for metrics in seen[1:5]] == [0, 1, 2, 0]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((states[-1].params, states[-1].feedback)))
+    norms = [metrics["grad_norm"] for metrics in seen]
+    good = [norm for number, norm in enumerate(norms, 1) if number not in (*POISONED, WILD[1])]
+    assert norms[WILD[0] - 1] > 10 * norms[0] and norms[WILD[1] - 1] > 5 * np.mean(good)
+    np.testing.assert_allclose(states[-1].guard["norm"], np.mean(good), rtol=1e-5)
+
+
+def test_what_is_frozen_stays_bit_by_bit_and_is_not_in_the_norm():
+    states, seen = watched()
+    first, last = states[0], states[-1]
+    assert_equal(first.params["embeddings"]["word"], last.params["embeddings"]["word"])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), first.params["body"], last.params["body"])
+    kernels = (now.params["body"]["0"]["ffn"]["up"]["kernel"][1] for now in (first, last))
+    assert not np.any(np.equal(*kernels))
+    moments = states[1].optimizer[1].mu  # half the gradient that was left
+    assert not np.any(moments["embeddings"]["word"]["table"]) and not np.any(
+        moments["body"]["0"]["ffn"]["up"]["bias"][0]
+    )
+    length = 2 * np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(moments)))
+    np.testing.assert_allclose(seen[0]["grad_norm"], length, rtol=1e-5)
+
+
+def test_the_average_by_hand():
+    """d = min(0.8, (1 + n) / (10 + n)): 0.1, 2/11, 3/12 ..., 0.8 from n = 35 on; skipped updates are not counted."""
+    states, _ = watched()
+    leaf = lambda params: np.asarray(params["body"]["0"]["ffn"]["up"]["kernel"], np.float64)  # noqa: E731
+    expected, n = leaf(states[0].params), 0
+    assert_equal(states[0].ema["params"], states[0].params)
+    for number, now in enumerate(states[1:], 1):
+        if number not in (*POISONED, WILD[1]):
+            decay = min(0.8, (1 + n) / (10 + n))
+            expected, n = decay * expected + (1 - decay) * leaf(now.params), n + 1
+        np.testing.assert_allclose(leaf(now.ema["params"]), expected, rtol=1e-5, atol=1e-7)
+    assert states[-1].ema["updates"] == n == STEPS - 4 and states[-1].averaged is states[-1].ema["params"]
+
+
+def test_how_far_each_part_moved_by_hand():
+    states, seen = watched()
+    for before, after, metrics in zip(states[:2], states[1:], seen):
+
+        def length(values, parts):
+            leaves = [np.asarray(leaf, np.float64) for part in parts for leaf in jax.tree.leaves(values[part])]
+            return np.sqrt(sum(np.square(leaf).sum() for leaf in leaves))
+
+        moved = jax.tree.map(lambda x, y: x.astype(np.float64) - y, after.params, before.params)
+        for name, parts in (("embeddings", ["embeddings"]), ("layers", ["first", "body", "last"]), ("head", ["head"])):
+            np.testing.assert_allclose(
+                metrics[f"update/{name}"], length(moved, parts) / length(before.params, parts), rtol=1e-4
+            )
+        assert sum(key.startswith("update/") for key in metrics) == 3

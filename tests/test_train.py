@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import math
 import os
 import random
 import re
@@ -10,14 +11,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
+import jax
+import numpy as np
 import programs
 import pytest
 
 from mlm_jax import audit, checkpoint, logbook, train
 from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import evaluate, fill_mask, prepare
-from mlm_jax.config import Config, ConfigError
+from mlm_jax.config import Config, ConfigError, OptimizerConfig, RunError
 from mlm_jax.evaluate import set_names
 from mlm_jax.train import main, position, stream_facts
 
@@ -142,22 +146,90 @@ def test_stopped_and_started_again_is_the_same_run(straight, text, tmp_path, mon
     assert [json.loads(line)["step"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()] == [6, 12]
 
 
-def test_masks_that_follow_the_run_go_on_where_they_were(straight, text, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def following(straight, text, tmp_path_factory):
+    """What all of it takes that a state may hold: its flags, and a run of them.
+
+    Masks by losses, a guard, an average, and a constant rate until the last 3 of 12 steps.
+    """
     rate = ["--config.mask.schedule=loss", "--config.mask.rate=0.6", "--config.mask.end_rate=0.1"]
-    quick = ["--config.optimizer.learning_rate=0.03", "--config.optimizer.warmup=0"]
-    rows = f"--config.data.rows={straight / 'rows'}"
-    follows = [rows, "--config.mask.priority=importance", *rate, *quick]
-    assert main(command(text, tmp_path / "one", *follows)) == 0
+    quick = [f"--config.optimizer.{key}" for key in ("learning_rate=0.03", "warmup=0", "schedule=wsd", "cooldown=0.25")]
+    kept = [f"--config.optimizer.{key}" for key in ("bad_gradients=skip", "exploding=20", "ema=0.9")]
+    follows = [f"--config.data.rows={straight / 'rows'}", "--config.mask.priority=importance", *rate, *quick, *kept]
+    workdir = tmp_path_factory.mktemp("runs") / "following"
+    assert main(command(text, workdir, *follows)) == 0
+    return workdir, follows
+
+
+def test_what_follows_the_run_goes_on_where_it_was(following, text, tmp_path, monkeypatch):
+    workdir, follows = following
     fails_at(10, command(text, tmp_path / "two", *follows), monkeypatch)
     assert main(command(text, tmp_path / "two", *follows)) == 0
-    one, two = steps_of(tmp_path / "one"), steps_of(tmp_path / "two")
+    one, two = steps_of(workdir), steps_of(tmp_path / "two")
     assert list(map(untimed, one.values())) == list(map(untimed, two.values()))
-    lines = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for part in ("ema", "guard"):
+        states = [checkpoint.read_part(folder, 12, part, here) for folder in (workdir, tmp_path / "two")]
+        jax.tree.map(np.testing.assert_array_equal, *states)
+    _, averaged, _ = checkpoint.load_model(workdir)
+    jax.tree.map(np.testing.assert_array_equal, averaged, checkpoint.read_part(workdir, 12, "ema", here)["params"])
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     (at_six,) = (line for line in lines if "eval/small/loss" in line and line["step"] == 6)
     asked = 0.1 + 0.5 * min(at_six["eval/small/loss"] / at_six["eval/small/unigram_loss"], 1)
     rates = {number: line["mask/rate"] for number, line in one.items()}
     assert [rates[number] for number in (1, 6)] == pytest.approx([0.6, 0.6], abs=0.02) and asked < 0.598
     assert [rates[number] for number in (7, 12)] == pytest.approx([asked, asked], abs=0.02)
+
+
+def test_a_branch_cools_down_off_a_stable_checkpoint(following, text, tmp_path, monkeypatch, capfd):
+    """From step 8 on to 11 steps of its own, over the last 3 of which the rate falls; killed and started again."""
+    workdir, follows = following
+    again = [*follows, f"--config.branch_from={workdir}/checkpoints/8", "--config.steps=11"]
+    argv = command(text, tmp_path, *again, "--config.checkpoint.every_steps=1")
+    fails_at(10, argv, monkeypatch)
+    assert f"branch      {workdir}/checkpoints/8: goes on after step 8" in capfd.readouterr().err
+    assert main(argv) == 0
+    assert "goes on after step 9" in capfd.readouterr().err
+    whole, steps = steps_of(workdir), steps_of(tmp_path)
+    assert list(steps) == [9, 10, 11] and untimed(steps[9]) == untimed(whole[9])
+    assert [steps[number]["rows/hash"] for number in steps] == [whole[number]["rows/hash"] for number in steps]
+    expected = [0.03 * (1 - (done / 3) ** 0.5) for done in range(3)]
+    assert [line["learning_rate"] for line in steps.values()] == pytest.approx(expected, rel=1e-5)
+    starts = [json.loads(line) for line in (tmp_path / "starts.jsonl").read_text().splitlines()]
+    assert [(start["step"], start.get("branch_from")) for start in starts] == [
+        (8, f"{workdir}/checkpoints/8"),
+        (9, None),
+    ]
+    assert json.loads((tmp_path / "config.json").read_text())["branch_from"] == f"{workdir}/checkpoints/8"
+    assert [path.name for path in sorted(workdir.glob("checkpoints/*"))] == ["12", "8"]
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        ([], "step 12 lies within the cool-down of this run, which begins after step 10"),
+        (["--config.steps=12"], "config.steps = 12: must be more than the 12 steps"),
+        (
+            ["--config.optimizer.warmup=0.9", "--config.optimizer.schedule=constant"],
+            "step 12 lies within the 13 steps of warm-up of this run",
+        ),
+        (["--config.steps=40"], "the learning rate of step 12 was 0.005505 there and is 0.03 by the schedule"),
+        (["--config.branch_from={}/checkpoints/7"], "there is no such checkpoint"),
+        (["--config.branch_from={}/rows"], "holds no whole checkpoint"),
+        (["--config.branch_from={}", "--workdir={}"], "is this very run"),
+        (["--config.init_from={}"], "config.init_from is set"),
+        (["--config.branch_from={}/checkpoints/8", "--config.steps=11", "--config.seed=1"], "config.seed = 1"),
+        (
+            ["--config.branch_from={}/checkpoints/8", "--config.steps=11", "--config.model.hidden=64"],
+            "float32[64] here",
+        ),
+    ],
+)
+def test_a_branch_that_would_jump_is_refused(following, text, tmp_path, flags, says, capfd):
+    workdir, follows = following
+    flags = [flag.format(workdir) for flag in flags]
+    assert main(command(text, tmp_path, *follows, f"--config.branch_from={workdir}", "--config.steps=14", *flags)) == 2
+    assert says in capfd.readouterr().err
 
 
 def test_a_finished_run_says_so_and_can_be_asked_for_more_and_for_other(straight, text, tmp_path, capfd):
@@ -168,11 +240,22 @@ def test_a_finished_run_says_so_and_can_be_asked_for_more_and_for_other(straight
     more = tmp_path / "more"
     shutil.copytree(straight, more)
     # another accumulation changes no row and no mask of the steps after
-    changed = ["--config.accumulation=1", "--config.mask.rate=0.2", "--config.evaluate.rows=4"]
+    changed = [
+        "--config.accumulation=1",
+        "--config.mask.rate=0.2",
+        "--config.evaluate.rows=4",
+        "--config.optimizer.ema=0.5",
+    ]
     assert main(command(text, more, "--config.steps=14", *changed)) == 0
     said = capfd.readouterr().err
-    for change in ("steps was 12, is 14", "mask.rate was 0.15, is 0.2", "evaluate.rows was 0, is 4"):
+    for change in (
+        "steps was 12, is 14",
+        "mask.rate was 0.15, is 0.2",
+        "evaluate.rows was 0, is 4",
+        "optimizer.ema was 0.0, is 0.5",
+    ):
         assert f"since the checkpoint: {change}" in said
+    assert "the average of the parameters begins with those of this checkpoint" in said
     assert (more / "metrics.jsonl").read_bytes().startswith(before)
     steps = steps_of(more)
     assert list(steps) == list(range(1, 15))
@@ -270,6 +353,30 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_a_save(text, tmp_path, ca
         r"mlm_jax: step \d+: (loss|grad_norm) is (nan|inf); (there is no|the newest whole) checkpoint.*", last
     )
     assert not steps_in(tmp_path) or newest(tmp_path) is not None
+
+
+def checked(found, **options):
+    """The lines that the metrics of step 7 give."""
+    usual = {"loss": 2.0, "grad_norm": 3.0, "skipped": 5, "skipped_in_row": 1, "usual_norm": 0.25}
+    config, lines = Config(optimizer=OptimizerConfig(exploding=10.0, **options)), []
+    log = types.SimpleNamespace(config=config, progress=types.SimpleNamespace(message=lines.append))
+    logbook.Logbook._check(log, 7, {**usual, **found})
+    return lines
+
+
+def test_what_becomes_of_a_bad_gradient():
+    skip = {"bad_gradients": "skip", "most_skipped": 2}
+    assert checked({"skipped_in_row": 0}) == checked({"skipped_in_row": 0}, **skip) == []
+    exploded = "grad_norm is 3, more than 10 times its running mean 0.25"
+    assert checked({}, **skip) == [f"warning: step 7 is left out: {exploded}; 5 so far"]
+    assert checked({"loss": math.nan}, **skip) == ["warning: step 7 is left out: loss is nan; 5 so far"]
+    assert checked({"usual_norm": 1.0}, **skip) == ["warning: step 7 is left out: its update is not finite; 5 so far"]
+    with pytest.raises(RunError, match="step 7: 3 updates in a row were left out, more than"):
+        checked({"skipped_in_row": 3}, **skip)
+    with pytest.raises(FloatingPointError, match=f"step 7: {exploded}"):
+        checked({})
+    with pytest.raises(FloatingPointError, match="step 7: grad_norm is inf"):
+        checked({"grad_norm": math.inf, "skipped_in_row": 0})
 
 
 def test_a_run_with_a_checkpoint_keeps_its_rows_and_says_what_changed(straight, text, tmp_path, capfd):

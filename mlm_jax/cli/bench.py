@@ -195,7 +195,8 @@ def measure(config: Config, derived: Derived, rows: Rows, steps: int, strategies
     batches = data.train_batches(rows.folder, rows.manifest, config, 0, placed)
     with sharding.activate(mesh, config.mesh), contextlib.closing(batches):
         fed = feedback.start(model, rows.vocabulary, config.mask)
-        now = state.create(model, optimizer, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
+        key = keys.root(config.seed, keys.INIT)
+        now = state.create(model, optimizer, mesh, config.mesh, key, fed, config.optimizer)
         parameters = tree.size(now.params)
         batch = next(batches)
         train_step = step.make_train_step(model, optimizer, rows.vocabulary, config, mesh)

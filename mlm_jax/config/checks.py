@@ -89,6 +89,9 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     check_mask(config.mask, config.model.layers)
     check_data(config)
     check_tokenizer(config.tokenizer)
+    if config.branch_from and config.init_from:
+        fix = "a run begins with a whole state or with parameters alone; leave one of both out: config.init_from is set"
+        raise ConfigError("config.branch_from", config.branch_from, fix)
     mesh = _mesh_shape(config, devices)
     _check_model(config, mesh)
     check_attention(config, platform)
@@ -167,6 +170,7 @@ CHOICES = {
     "model.attention": BACKENDS,
     "model.remat": ("none", "dots", "layer"),
     "optimizer.name": ("adamw", "stable_adamw", "lamb", "muon"),
+    "optimizer.bad_gradients": ("stop", "skip"),
     "optimizer.schedule": ("linear", "cosine", "polynomial", "inverse_sqrt", "wsd", "step", "parts", "constant"),
 }
 AT_LEAST = {
@@ -208,6 +212,8 @@ AT_LEAST = {
     "optimizer.step_every": 1,
     "optimizer.weight_decay": 0.0,
     "optimizer.clip_norm": 0.0,
+    "optimizer.exploding": 0.0,
+    "optimizer.most_skipped": 1,
     "checkpoint.every_steps": 1,
     "checkpoint.keep": 1,
     "evaluate.every_steps": 1,
@@ -247,6 +253,7 @@ SHARES = {  # key -> is 1 allowed?
     "optimizer.cooldown": True,
     "optimizer.muon_momentum": False,
     "optimizer.layer_decay": True,
+    "optimizer.ema": False,
 }
 
 

@@ -17,6 +17,9 @@ def check_optimizer(config: Config) -> None:
         if rate < 0:
             raise ConfigError("config.optimizer.groups", (pattern, rate), "a learning rate cannot be negative")
         _check_pattern("config.optimizer.groups", pattern)
+    if 0 < optimizer.exploding <= 1:
+        fix = "must be greater than 1, a multiple of the usual norm such as 10, or 0 for none"
+        raise ConfigError("config.optimizer.exploding", optimizer.exploding, fix)
     for pattern in optimizer.freeze:
         _check_pattern("config.optimizer.freeze", pattern)
     if optimizer.groups and not optimizer.learning_rate:

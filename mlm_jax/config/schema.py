@@ -292,6 +292,16 @@ class OptimizerConfig:
     # regexes over whole paths of parameters that stay as they are, such as embeddings/.* or layers/(0|1)/.*: no update,
     # no decay, and no part in the gradient's norm. A decoder tied to the word table is frozen with it
     freeze: tuple[str, ...] = ()
+    # a loss, gradient or update that is not finite: stop (ends the run, naming the step) | skip (the update is left
+    # out, the run goes on with the next rows)
+    bad_gradients: str = "stop"
+    # above 0: a gradient is bad, too, whose norm is more than so many times its running mean (of about the last 100
+    # updates; none of the first 20), such as 10
+    exploding: float = 0.0
+    most_skipped: int = 10  # bad_gradients=skip: more in a row end the run
+    # above 0, such as 0.999: an exponential moving average of the parameters with this decay is kept, evaluated and
+    # exported; of the first updates it is shorter
+    ema: float = 0.0
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -365,6 +375,9 @@ class Config:
     # run's own are dtype, logits_mib, unroll, attention, remat and a dropout that is set) and, unless tokenizer.path is
     # set, its tokenizer; optimizer and schedule are new
     init_from: str = ""
+    # a run, or its WORKDIR/checkpoints/STEP, whose whole state and position in the data a run in a new folder goes on
+    # from, to its own `steps` by its own schedule (a new cool-down); rows, seed, model and optimizer.name are the same
+    branch_from: str = ""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = dataclasses.field(default_factory=TokenizerConfig)
     mask: MaskConfig = dataclasses.field(default_factory=MaskConfig)

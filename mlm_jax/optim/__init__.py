@@ -3,11 +3,12 @@
 import optax
 
 from mlm_jax.config import OptimizerConfig
+from mlm_jax.optim.apply import Applied, apply
 from mlm_jax.optim.rates import decays, frozen, only_trained, rate_factor, scale_by_layer, table
 from mlm_jax.optim.schedules import schedule
 from mlm_jax.optim.updates import OPTIMIZERS
 
-__all__ = ["decays", "frozen", "only_trained", "optimizer", "rate_factor", "schedule", "table"]
+__all__ = ["Applied", "apply", "decays", "frozen", "only_trained", "optimizer", "rate_factor", "schedule", "table"]
 
 
 def optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:

@@ -181,7 +181,7 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
     model = build(config.model, derived.vocab_size, config.objectives)
     optimizer = optim.optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, vocabulary, config.mask)
-    now = state.abstract(model, optimizer, mesh, config.mesh, fed)
+    now = state.abstract(model, optimizer, mesh, config.mesh, fed, config.optimizer)
     batch = abstract_batch(config, derived, mesh)
     whole = NamedSharding(mesh, P())
     roots = jax.eval_shape(lambda: keys.roots(config.seed))
@@ -193,7 +193,7 @@ def compile_step(config: Config, vocabulary: Vocabulary, on: Topology) -> Compil
         lowered_at = time.perf_counter()
         program, needs = _compile(lowered, on, config.objectives.causal.ratio)
         ended = time.perf_counter()
-    parts = [held(part) for part in (now.params, now.optimizer, batch)]
+    parts = [held(part) for part in (now.params, (now.optimizer, now.guard, now.ema), batch)]
     memory = Memory(needs, *parts, needs - sum(parts))
     traced_flops = round(products.flops(traced.jaxpr, config.objectives.causal.ratio))
     return Compiled(derived, memory, traced_flops, lowered_at - began, ended - lowered_at, program)

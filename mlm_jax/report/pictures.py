@@ -3,7 +3,7 @@
 import numpy as np
 
 from mlm_jax.report.draw import DECILES, SETS, Line, Picture
-from mlm_jax.report.read import Curve, Run
+from mlm_jax.report.read import PARTS, Curve, Run
 from mlm_jax.report.thin import POINTS, envelope, finite, pick, runs, smooth
 
 
@@ -73,6 +73,18 @@ def gradient_norm(run: Run) -> Picture:
     return Picture("Gradient norm", lines, "Before clipping, on a logarithmic axis.", log=True)
 
 
+def updates(run: Run) -> Picture:
+    lines = []
+    for i, part in enumerate(PARTS):
+        x, y = _column(run, f"update/{part}")
+        x, y = x[y > 0], y[y > 0]  # left out, or frozen
+        if len(x):
+            places = pick(len(x))
+            lines.append(Line(x[places], np.exp(smooth(np.log(y)))[places], f"set-{i % SETS}", part))
+    note = "Length of a step's update by that of the parameters, on a logarithmic axis; smoothed."
+    return Picture("Update sizes", lines, note, log=True)
+
+
 def throughput(run: Run) -> Picture:
     lines = _thinned(_column(run, "throughput/tokens_per_second"))
     return Picture("Tokens per second", lines, "Real tokens, padding not counted.", low=0.0)
@@ -136,4 +148,4 @@ def deciles(run: Run, name: str) -> Picture:
 
 
 WIDE = (loss,)
-SMALL = (accuracy, learning_rate, mask_rate, gradient_norm, throughput, mfu, step_time, time_shares)
+SMALL = (accuracy, learning_rate, mask_rate, gradient_norm, updates, throughput, mfu, step_time, time_shares)

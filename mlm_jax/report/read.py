@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 # What the page shows of a step. The longest runs have half a million of them, so they are kept as one array.
+PARTS = ("embeddings", "layers", "norm", "head", "pair", "contrast", "generator", "discriminator")  # of a model
 KEYS = (
     "step",
     "epoch",
@@ -25,6 +26,7 @@ KEYS = (
     "time/input_wait",
     "time/goodput",
     "goodput",
+    *(f"update/{part}" for part in PARTS),
 )
 LARGEST = 128_000_000  # bytes of metrics.jsonl (a quarter of a million steps) above which not every step is read
 KEPT_SAMPLES = 64  # evaluations of which the samples are kept, spread over the run
