@@ -22,21 +22,21 @@ from mlm_jax.config import (
 
 def get_config() -> Config:
     return Config(
-        steps=1500,
+        steps=1000,
         batch_size=64,
         row_length=128,
         data=DataConfig(sources=("builtin:pydoc",), max_segments=8, pairs="order"),
         tokenizer=TokenizerConfig(vocab_size=8192),
         mask=MaskConfig(rate=0.15, unit="word"),
         model=ModelConfig(
-            layers=2, width=128, heads=4, hidden=512, max_positions=128, dropout=0.0, attention_dropout=0.0
+            family="modernbert", layers=3, width=128, heads=4, hidden=256, max_positions=128, local_window=0
         ),
         objectives=ObjectivesConfig(
             sop=ObjectiveConfig(weight=1.0),
             contrastive=ContrastiveConfig(weight=0.1, group_rows=8),
             causal=CausalConfig(ratio=0.25),
         ),
-        optimizer=OptimizerConfig(learning_rate=2e-3, schedule="cosine", warmup=0.06),
-        checkpoint=CheckpointConfig(every_steps=500),
-        evaluate=EvaluateConfig(every_steps=500),
+        optimizer=OptimizerConfig(name="muon", learning_rate=5e-3, schedule="cosine", warmup=0.06),
+        checkpoint=CheckpointConfig(every_steps=250),
+        evaluate=EvaluateConfig(every_steps=250),
     )
