@@ -7,7 +7,9 @@ attention inside each document, and the gradient is clipped at 1 by its norm, as
 
 Command:   python -m mlm_jax.train --config=configs/electra_small.py --config.data.sources=PATH/en.jsonl.gz
 Hardware:  one accelerator (the paper: 4 days on one V100).
-Time and score: not measured for the full run.
+Time and score: not measured for the full run. A ModernBERT of 3 layers of 128 by Muon, on 34 MB of English prose: the
+discriminator's loss is 0.367 after 750 steps of 32 rows, the entropy of its labels 0.398. BERT of 2 layers of 128 by
+AdamW had not left the start after 500.
 """
 
 from mlm_jax.config import (
