@@ -6,9 +6,10 @@ Three layers of 128, Muon: a model that soon leaves the plateau of word frequenc
 
 Command:  python -m mlm_jax.train --config=configs/multitask.py [--config.data.sources=PATH/en.jsonl.gz]
 Hardware: two CPU cores
-Result:   not measured as it stands. With masked tokens and order alone, batches of 32 and 2,000 steps on 34 MB of
-          English prose: 59.4 % of the pairs, held-out loss 4.616 (by word frequency 6.845), 12 minutes on two cores
-          that had other work to do
+Result:   with --config.batch_size=32 --config.steps=300, on 34 MB of English prose: the next token 6.195 (by word
+          frequency 6.963), 98.2 % of the segments found (7.5 % by chance), masked tokens 6.539 (6.942), order 45 % of
+          478 pairs, that is nothing yet; 3 minutes on two cores that had other work to do. With masked tokens and order
+          alone, 2,000 such steps: 59.4 % of 1,010 pairs, masked tokens 4.616; 12 minutes. All of it: not measured
 """
 
 from mlm_jax.config import (
