@@ -152,7 +152,7 @@ def test_the_head_of_pairs_there(tmp_path):
     with torch.no_grad():
         theirs = model.eval()(**given).seq_relationship_logits.numpy()
     batch = goldens.padded({name: array.numpy().astype(np.int32) for name, array in given.items()})
-    first = np.zeros((len(theirs), 1), np.int32)
+    first = jax.numpy.zeros((len(theirs), 1), "int32")
     ours = jax.jit(lambda params: network.pair(params, network.apply(params, batch, at=first).hidden))(params)
     assert np.abs(theirs).max() > 0.5 and np.abs(theirs - np.asarray(ours)[:, 0]).max() < 1e-4
 
