@@ -154,7 +154,7 @@ def test_the_head_of_pairs_there(tmp_path):
     batch = goldens.padded({name: array.numpy().astype(np.int32) for name, array in given.items()})
     first = jax.numpy.zeros((len(theirs), 1), "int32")
     ours = jax.jit(lambda params: network.pair(params, network.apply(params, batch, at=first).hidden))(params)
-    assert np.abs(theirs).max() > 0.5 and np.abs(theirs - np.asarray(ours)[:, 0]).max() < 1e-4
+    assert np.abs(theirs).max() > 0.2 and np.abs(theirs - np.asarray(ours)[:, 0]).max() < 1e-4
 
 
 def test_a_discriminator_and_its_generator_there(tmp_path):
