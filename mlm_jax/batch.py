@@ -1,6 +1,7 @@
 """The types that pass between the stages on the device."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -81,3 +82,10 @@ class Encoded:
 
     hidden: Float[Array, "*b q d"]
     out: dict[str, Array]
+
+
+def by_row(function: Callable, batch: Batch) -> Callable:
+    """`function` of the parts of one row, as a function of arrays with the leading axes of the batch."""
+    for _ in batch.row.shape:
+        function = jax.vmap(function)
+    return function

@@ -3,11 +3,12 @@
 import jax
 from jaxtyping import Array, Key
 
-from mlm_jax.batch import Batch
+from mlm_jax.batch import Batch, by_row
 
 # Roots: of masks, dropout, evaluation, the first parameters, the order of pairs, the masks of the other view, the kind
 # of a step, and the generator's samples.
 MASK, DROPOUT, EVALUATION, INIT, ORDER, VIEW, KIND, SAMPLE = range(8)
+OF_STEP = {"mask": MASK, "dropout": DROPOUT, "order": ORDER, "view": VIEW, "sample": SAMPLE}
 IN_EVALUATION = 100  # added to the number of a root that evaluation has of its own
 
 # Passes of a row through the model within a step, as the keys of dropout count them.
@@ -23,23 +24,13 @@ def root(seed: int, which: int) -> Key[Array, ""]:
 
 def roots(seed: int) -> Roots:
     """The roots that a training step takes."""
-    return {
-        "mask": root(seed, MASK),
-        "dropout": root(seed, DROPOUT),
-        "order": root(seed, ORDER),
-        "view": root(seed, VIEW),
-        "sample": root(seed, SAMPLE),
-    }
+    return {name: root(seed, which) for name, which in OF_STEP.items()}
 
 
 def evaluation_roots(seed: int) -> Roots:
     """The same for evaluation, where a row has one visit."""
-    return {
-        "mask": root(seed, EVALUATION),
-        "dropout": root(seed, IN_EVALUATION + DROPOUT),
-        "order": root(seed, IN_EVALUATION + ORDER),
-        "view": root(seed, IN_EVALUATION + VIEW),
-        "sample": root(seed, IN_EVALUATION + SAMPLE),
+    return {name: root(seed, IN_EVALUATION + which) for name, which in OF_STEP.items()} | {
+        "mask": root(seed, EVALUATION)
     }
 
 
@@ -49,14 +40,9 @@ def of_rows(key: Key[Array, ""], batch: Batch) -> Key[Array, "*b"]:
     def of_row(row, visit):
         return jax.random.fold_in(jax.random.fold_in(key, row), visit)
 
-    for _ in batch.row.shape:
-        of_row = jax.vmap(of_row)
-    return of_row(batch.row, batch.visit)
+    return by_row(of_row, batch)(batch.row, batch.visit)
 
 
 def of_dropout(key: Key[Array, ""], batch: Batch, number: int = FIRST_PASS) -> Key[Array, "*b"]:
     """The dropout keys of the rows of a batch in one of the passes."""
-    fold = jax.random.fold_in
-    for _ in batch.row.shape:
-        fold = jax.vmap(fold, (0, None))
-    return fold(of_rows(key, batch), number)
+    return by_row(lambda own: jax.random.fold_in(own, number), batch)(of_rows(key, batch))

@@ -19,7 +19,7 @@ Sums = dict[str, Float[Array, ""]]
 
 
 class Rows(NamedTuple):
-    """Rows [*b,t] their masks, and those of the other view where it has its own."""
+    """Rows [*b,t], their masks, and those of the other view where it has its own."""
 
     batch: Batch
     masked: Masked

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from mlm_jax import keys
-from mlm_jax.batch import Batch
+from mlm_jax.batch import Batch, by_row
 from mlm_jax.config import Config
 from mlm_jax.records import IN_ORDER, OUT_OF_ORDER, SECOND_OF_PAIR
 
@@ -27,7 +27,6 @@ def swapped(key: Key[Array, ""], batch: Batch) -> Batch:
     label OUT_OF_ORDER. The flags go with their tokens, but for SECOND_OF_PAIR, which stands where the second text does.
     Segments and positions are as before. ALBERT (Lan et al., 2020), section 3.1.
     """
-    row_keys = keys.of_rows(key, batch)
 
     def of_row(key, row: Batch) -> Batch:
         t, p = row.tokens.shape[0], row.firsts.shape[0]
@@ -51,6 +50,4 @@ def swapped(key: Key[Array, ""], batch: Batch) -> Batch:
             pair_labels=jnp.where(swap, OUT_OF_ORDER, row.pair_labels),
         )
 
-    for _ in batch.row.shape:
-        of_row = jax.vmap(of_row)
-    return of_row(row_keys, batch)
+    return by_row(of_row, batch)(keys.of_rows(key, batch), batch)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from mlm_jax import keys
-from mlm_jax.batch import Batch, Masked
+from mlm_jax.batch import Batch, Masked, by_row
 
 
 def uniforms(key: Key[Array, ""], batch: Batch, masked: Masked) -> Float[Array, "*b m"]:
@@ -17,9 +17,7 @@ def uniforms(key: Key[Array, ""], batch: Batch, masked: Masked) -> Float[Array, 
     def of_row(key: Key[Array, ""], indices: Int[Array, "m"]) -> Float[Array, "m"]:
         return jax.random.uniform(key, batch.tokens.shape[-1:])[indices]
 
-    for _ in batch.row.shape:
-        of_row = jax.vmap(of_row)
-    return of_row(keys.of_rows(key, batch), masked.indices)
+    return by_row(of_row, batch)(keys.of_rows(key, batch), masked.indices)
 
 
 def corrupted(tokens: Int[Array, "b t"], masked: Masked, samples: Int[Array, "b m"]) -> Int[Array, "b t"]:

@@ -79,14 +79,11 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
         of_model, params = convert.of_generator(model, params)
     elif model.generator:
         of_model, params = convert.of_discriminator(model, params)
-    architecture = hub.DISCRIMINATOR if "discriminator" in params else None
-    ids = {role: getattr(tokenizer, role) for role in ("pad", "cls", "sep")}
-    values = hub.config_values(of_model, vocab_size, ids, architecture)
     lost = convert.without_place(params, of_model)
     params = {name: part for name, part in params.items() if name not in lost}
     lost += [name for name in ("head", "pair", "contrast") if name in whole and name not in (*params, *lost)]
-    if of_model.family == "bert" and "pair" in params:
-        values["architectures"] = ["BertForPreTraining" if "head" in params else "BertForNextSentencePrediction"]
+    ids = {role: getattr(tokenizer, role) for role in ("pad", "cls", "sep")}
+    values = hub.config_values(of_model, vocab_size, ids, hub.architecture_of(of_model.family, params))
     tensors = convert.to_hub(params, of_model, vocab_size)
     if (workdir / HEADS).is_file():
         tensors |= read_tensors(workdir, HEADS)
@@ -95,7 +92,7 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     # with one type, a table that all tokens share, there is nothing to tell
     tokenizer.save_hub(target, positions(model.config), types=model.config.types > 1)
     parameters = tree.size(params)
-    mask = None if architecture else tokenizer.pieces[tokenizer.mask]
+    mask = None if "discriminator" in params else tokenizer.pieces[tokenizer.mask]
     text = card(workdir, config, of_model, step, read_meta(workdir, step).get("data"), parameters, mask)
     (target / "README.md").write_text(text, encoding="utf-8")
     lines = [f"{values['architectures'][0]}, {parameters:,} parameters, step {step:,}, {vocab_size:,} ids"]

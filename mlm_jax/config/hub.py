@@ -1,7 +1,7 @@
 """What the `config.json` of a model in the hub format says, as a config of this package, and back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mlm_jax.config.families import resolve
@@ -59,6 +59,15 @@ def config_values(
     return values | (WRITTEN[family](model) if family in WRITTEN else {})
 
 
+def architecture_of(family: str, parts: Collection[str]) -> str:
+    """The class that `transformers` has for a model with these parts of the parameters, such as `head` and `pair`."""
+    if "discriminator" in parts:
+        return DISCRIMINATOR
+    if family == "bert" and "pair" in parts:
+        return PRETRAINING if "head" in parts else NEXT_SENTENCE
+    return ARCHITECTURES[family]
+
+
 def write_config(folder: str | Path, values: Values) -> None:
     (Path(folder) / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
@@ -72,6 +81,7 @@ ARCHITECTURES = {
     "modernbert": "ModernBertForMaskedLM",
 }
 DISCRIMINATOR = "ElectraForPreTraining"
+PRETRAINING, NEXT_SENTENCE = "BertForPreTraining", "BertForNextSentencePrediction"
 BERT = {  # our key -> theirs, and what it is where the file does not say
     "vocab_size": ("vocab_size", 30522),
     "layers": ("num_hidden_layers", 12),

@@ -143,7 +143,7 @@ def without_place(params: Mapping[str, object], config: ModelConfig) -> list[str
     """Heads that the hub's format of the family does not have, such as `contrast`; `to_hub` takes none of them."""
     form = format_of(config)
     named = {path for of in tree.layer_paths(params).values() for path in of.paths}
-    lost = [path for path in named if not any(re.fullmatch(pattern, path) for pattern, _, _ in form.table)]
+    lost = [path for path in named if not _found(form, path)]
     return sorted({path.partition("/")[0] for path in lost} & {"pair", "contrast"})
 
 
@@ -167,11 +167,18 @@ def _entries(form: Format, params: Mapping[str, object]) -> dict[str, list[tuple
 
 
 def _hub_name(form: Format, path: str) -> tuple[str, Axes]:
+    if found := _found(form, path):
+        return found
+    raise KeyError(f"convert: no pattern matches {path!r}")
+
+
+def _found(form: Format, path: str) -> tuple[str, Axes] | None:
+    """The name and axes of a layer path in the table; None where it has no place."""
     for pattern, name, axes in form.table:
         match = re.fullmatch(pattern, path)
         if match:
             return match.expand(name), axes
-    raise KeyError(f"convert: no pattern matches {path!r}")
+    return None
 
 
 def _renamed(name: str, form: Format) -> str:

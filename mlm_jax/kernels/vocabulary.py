@@ -26,9 +26,7 @@ class Decoding(NamedTuple):
 class Losses(NamedTuple):
     """Of targets [b,m]: -log softmax(logits)[target], in nats and float32, and what follows from the same logits."""
 
-    total: Float[
-        Array, ""
-    ]  # the weighted sum of the losses, and of the z-loss if there is one; it alone has a gradient
+    total: Float[Array, ""]  # the weighted sum of the losses, z-loss included; it alone has a gradient
     each: Float[Array, "b m"]  # without the z-loss
     hits: Float[Array, "b m"]  # 1 where the target is what an argmax of the logits gives
     log_z: Float[Array, "b m"]  # logarithm of the sum of the exponentials of the logits

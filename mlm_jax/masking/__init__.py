@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from mlm_jax.batch import Batch, Masked
+from mlm_jax.batch import Batch, Masked, by_row
 from mlm_jax.config import MaskConfig, capacity
 from mlm_jax.masking.budget import take
 from mlm_jax.masking.corruption import corrupt
@@ -67,9 +67,7 @@ def mask(
         row_key = jax.random.fold_in(jax.random.fold_in(key, row.row), visit)
         return _mask_row(row_key, row, scores, vocabulary, config, rate, random_share, m)
 
-    for _ in batch.row.shape:
-        one_row = jax.vmap(one_row)
-    return one_row(batch, _regime_visit(config, batch.visit), scores)
+    return by_row(one_row, batch)(batch, _regime_visit(config, batch.visit), scores)
 
 
 def mask_at(
