@@ -11,6 +11,7 @@ HOST = [
     "text",
     "tokenizer",
     "records",
+    "position",
     "prepare",
 ]  # never import jax: worker processes stay light
 ARRAYS = [

@@ -16,7 +16,7 @@ from test_data import rows_of, take
 from test_data import write as write_shards
 from test_train import fails_at, steps_of, untimed
 
-from mlm_jax import data, evaluate, records, samples, train
+from mlm_jax import data, evaluate, position, records, samples, train
 from mlm_jax import step as step_module
 from mlm_jax.checkpoint import load_model, read_meta
 from mlm_jax.cli import plan
@@ -478,14 +478,14 @@ def test_what_a_checkpoint_knows_of_streams(tmp_path):
     def facts(*fingerprints, weights=None):
         phases = [PhaseConfig(), PhaseConfig(begin=0.5, row_length=64, weights=weights)]
         config = phased(*phases[: len(fingerprints)])
-        found = [train.stream_facts(one, {"fingerprint": f}) for one, f in zip(stream_configs(config), fingerprints)]
+        found = [position.stream_facts(one, {"fingerprint": f}) for one, f in zip(stream_configs(config), fingerprints)]
         return {"tokenizer": "t", "data": "a", "streams": found, "config": dataclasses.asdict(config)}
 
     both = {**facts("a", "b"), "position": [7, 3], "rows_read": 10}
-    assert train.position({**facts("a"), "position": [7], "rows_read": 7}, facts("a", "b"), tmp_path) == [7, 0]
+    assert position.position({**facts("a"), "position": [7], "rows_read": 7}, facts("a", "b"), tmp_path) == [7, 0]
     fewer = facts("a")
-    assert train.position(both, fewer, tmp_path) == [7, 3] and fewer["streams"] == both["streams"]
+    assert position.position(both, fewer, tmp_path) == [7, 3] and fewer["streams"] == both["streams"]
     with pytest.raises(ConfigError, match=r"another prepared rows \(b\); this one is c"):
-        train.position(both, facts("a", "c"), tmp_path)
+        position.position(both, facts("a", "c"), tmp_path)
     with pytest.raises(ConfigError, match=r"config.phases\[1\].weights = \[1.0\]: .* was trained with \[\]"):
-        train.position(both, facts("a", "b", weights=(1.0,)), tmp_path)
+        position.position(both, facts("a", "b", weights=(1.0,)), tmp_path)

@@ -23,7 +23,8 @@ from mlm_jax.checkpoint import newest, steps_in
 from mlm_jax.cli import evaluate, fill_mask, prepare
 from mlm_jax.config import Config, ConfigError, OptimizerConfig, RunError
 from mlm_jax.evaluate import set_names
-from mlm_jax.train import main, position, stream_facts
+from mlm_jax.position import position, stream_facts
+from mlm_jax.train import main
 
 SMALL = [
     "--config.tokenizer.vocab_size=60",
