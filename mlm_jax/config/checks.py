@@ -12,10 +12,11 @@ from mlm_jax.config.files import items
 from mlm_jax.config.generator import check_generator
 from mlm_jax.config.lengths import amount, in_steps, of_share, open_lengths
 from mlm_jax.config.mask import capacity, check_mask, round_up
+from mlm_jax.config.mesh import check_cut, mesh_shape
 from mlm_jax.config.objectives import check_objectives, check_pairs
 from mlm_jax.config.optimizer import check_optimizer
 from mlm_jax.config.phases import check_phases, check_spans, naming, phase_configs, readings, streams
-from mlm_jax.config.schema import Config, ConfigError, ModelConfig
+from mlm_jax.config.schema import Config, ConfigError
 from mlm_jax.config.text import check_data, check_tokenizer
 
 
@@ -92,7 +93,7 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     if config.branch_from and config.init_from:
         fix = "a run begins with a whole state or with parameters alone; leave one of both out: config.init_from is set"
         raise ConfigError("config.branch_from", config.branch_from, fix)
-    mesh = _mesh_shape(config, devices)
+    mesh = mesh_shape(config, devices)
     _check_model(config, mesh)
     check_attention(config, platform)
     microbatch = _check_batch(config, mesh)
@@ -169,6 +170,7 @@ CHOICES = {
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.attention": BACKENDS,
     "model.remat": ("none", "dots", "layer"),
+    "objectives.contrastive.view": ("mask", "dropout"),
     "optimizer.name": ("adamw", "stable_adamw", "lamb", "muon"),
     "optimizer.bad_gradients": ("stop", "skip"),
     "optimizer.schedule": ("linear", "cosine", "polynomial", "inverse_sqrt", "wsd", "step", "parts", "constant"),
@@ -208,6 +210,7 @@ AT_LEAST = {
     "model.initializer_range": 0.0,
     "model.logits_mib": 0,
     "model.unroll": 1,
+    **{f"objectives.{name}.weight": 0 for name in ("mlm", "nsp", "sop", "contrastive", "replaced", "causal")},
     "optimizer.learning_rate": 0.0,
     "optimizer.step_every": 1,
     "optimizer.weight_decay": 0.0,
@@ -227,6 +230,7 @@ POSITIVE = (
     "mask.surprisal_memory",
     "mask.temperature",
     "model.norm_epsilon",
+    "objectives.contrastive.temperature",
     "optimizer.epsilon",
     "optimizer.power",
 )
@@ -245,6 +249,7 @@ SHARES = {  # key -> is 1 allowed?
     "mask.span_p": False,
     "model.dropout": False,
     "model.attention_dropout": False,
+    "objectives.causal.ratio": True,
     "optimizer.warmup": False,
     "optimizer.b1": False,
     "optimizer.b2": False,
@@ -284,49 +289,13 @@ def _check_ranges(config: Config) -> None:
             raise ConfigError(f"config.{key}", value, f"must lie in [0, 1{']' if one_allowed else ')'}")
 
 
-def _mesh_shape(config: Config, devices: int) -> dict[str, int]:
-    shape = {"data": config.mesh.data, "fsdp": config.mesh.fsdp, "tensor": config.mesh.tensor}
-    open_axes = [axis for axis, size in shape.items() if size == -1]
-    for axis, size in shape.items():
-        if size < 1 and size != -1:
-            raise ConfigError(f"config.mesh.{axis}", size, "must be a number of devices, or -1 for all that are left")
-    if len(open_axes) > 1:
-        raise ConfigError(f"config.mesh.{open_axes[1]}", -1, f"only one axis can be -1, config.mesh.{open_axes[0]} is")
-    fixed = math.prod(size for size in shape.values() if size != -1)
-    if open_axes:
-        axis = open_axes[0]
-        if devices % fixed:
-            raise ConfigError(f"config.mesh.{axis}", -1, f"{devices} devices do not divide by the other axes' {fixed}")
-        shape[axis] = devices // fixed
-    elif fixed != devices:
-        raise ConfigError("config.mesh", shape, f"the axes hold {fixed} devices, {devices} are present")
-    _check_rules(config.mesh.rules, tuple(shape))
-    return shape
-
-
-LOGICAL_AXES = ("width", "heads", "hidden", "vocab")  # `width` stands with each of the others in some parameter
-
-
-def _check_rules(rules: tuple[tuple[str, str], ...], axes: tuple[str, ...]) -> None:
-    key, table = "config.mesh.rules", dict(rules)
-    for logical, axis in rules:
-        if axis not in axes:
-            raise ConfigError(key, (logical, axis), f"mesh axes are {', '.join(axes)}")
-        if logical not in LOGICAL_AXES:
-            raise ConfigError(key, (logical, axis), f"logical axes are {', '.join(LOGICAL_AXES)}")
-        if logical != "width" and axis == table.get("width"):
-            raise ConfigError(key, (logical, axis), f"some parameters would have {axis} twice: width has it already")
-    if len(table) != len(rules):
-        raise ConfigError(key, rules, "a logical axis stands twice")
-
-
 def _check_model(config: Config, mesh: dict[str, int]) -> None:
     model = config.model
     if model.vocab_size is not None and model.vocab_size < 1:
         raise ConfigError("config.model.vocab_size", model.vocab_size, "must be at least 1")
     if model.width % model.heads:
         raise ConfigError("config.model.heads", model.heads, f"must divide config.model.width = {model.width}")
-    _check_embedding_width(model, mesh, dict(config.mesh.rules))
+    _check_embedding_width(config, mesh)
     check_switches(model)
     before = model.max_positions - positions(model)  # rows of the position table that stand before the first position
     if positions(model) < config.row_length:
@@ -334,26 +303,20 @@ def _check_model(config: Config, mesh: dict[str, int]) -> None:
         if before:
             fix += f" + config.model.padding_id + 1 = {config.row_length + before}: positions begin at {before}"
         raise ConfigError("config.model.max_positions", model.max_positions, fix)
-    rules = dict(config.mesh.rules)
     for key in ("width", "heads", "hidden"):
-        axis = rules.get(key)
-        if axis and getattr(model, key) % mesh[axis]:
-            fix = f"must be a multiple of config.mesh.{axis} = {mesh[axis]}"
-            raise ConfigError(f"config.model.{key}", getattr(model, key), fix)
-    axis = rules.get("vocab")
+        check_cut(config, mesh, key, f"config.model.{key}", getattr(model, key))
+    axis = dict(config.mesh.rules).get("vocab")
     if axis and 128 % mesh[axis]:
         raise ConfigError(f"config.mesh.{axis}", mesh[axis], "must divide 128, by which the vocabulary is padded")
 
 
-def _check_embedding_width(model: ModelConfig, mesh: dict[str, int], rules: dict[str, str]) -> None:
-    key, width = "config.model.embedding_width", model.embedding_width
+def _check_embedding_width(config: Config, mesh: dict[str, int]) -> None:
+    key, width = "config.model.embedding_width", config.model.embedding_width
     if width is None:
         return
     if width < 1:
         raise ConfigError(key, width, "must be at least 1, or None: config.model.width")
-    axis = rules.get("width")
-    if axis and width % mesh[axis]:
-        raise ConfigError(key, width, f"must be a multiple of config.mesh.{axis} = {mesh[axis]}")
+    check_cut(config, mesh, "width", key, width)
 
 
 def _check_batch(config: Config, mesh: dict[str, int]) -> int:

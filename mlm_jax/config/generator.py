@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from mlm_jax.config.families import resolve
+from mlm_jax.config.mesh import check_cut
 from mlm_jax.config.schema import Config, ConfigError, ModelConfig, ReplacedConfig
 
 SHARE = 4  # how many times as many heads the model has where the config does not say
@@ -46,10 +47,5 @@ def check_generator(config: Config, mesh: dict[str, int]) -> None:
         size = generator.width // generator.heads
         fix = f"rotary positions turn pairs of values, and the generator's width / heads = {size} is odd"
         raise ConfigError(f"{KEY}.generator_heads", generator.heads, fix)
-    rules = dict(config.mesh.rules)
     for name in ("width", "heads", "hidden"):
-        axis, value = rules.get(name), getattr(generator, name)
-        if axis and value % mesh[axis]:
-            raise ConfigError(
-                f"{KEY}.generator_{name}", value, f"must be a multiple of config.mesh.{axis} = {mesh[axis]}"
-            )
+        check_cut(config, mesh, name, f"{KEY}.generator_{name}", getattr(generator, name))
