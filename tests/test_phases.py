@@ -319,11 +319,11 @@ def test_rows_of_another_stream_have_numbers_and_an_order_of_their_own(tmp_path)
 # ---- a run ----
 
 PHASED = """
-from configs.tiny import get_config as tiny
+import runpy
 from mlm_jax.config import ModelConfig, PhaseConfig
 
 def get_config():
-    config = tiny()
+    config = runpy.run_path("configs/tiny.py")["get_config"]()
     config.tokenizer.vocab_size, config.row_length, config.steps, config.batch_size = 60, 32, 6, 8
     config.model = ModelConfig(
         family="modernbert", layers=1, width=16, heads=2, hidden=32, max_positions=64, local_window=0, rotary_base=1e4

@@ -19,12 +19,14 @@ def test_sigterm_asks_to_stop_and_close_gives_the_signal_back():
 
 
 def test_the_second_interrupt_is_at_once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     stop = runtime.Stop()
     os.kill(os.getpid(), signal.SIGINT)
     assert stop.at(1)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     stop.close()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_cache_of_programs_is_where_the_user_says(monkeypatch, tmp_path):
