@@ -4,7 +4,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from batches import CLS, SEP, batch, random_batch, vocabulary
 
 from mlm_jax import feedback, keys, masking, sharding, state, step
@@ -30,11 +29,18 @@ def config_of(**changes) -> Config:
 
 
 def run(config, batches, shape=(1, 1, 1), accumulation=1):
-    """Metrics of each step, and the last state, on a mesh of this shape (data, fsdp, tensor)."""
+    """Metrics of each step, and the last state as numpy arrays, on a mesh of this shape (data, fsdp, tensor)."""
+    seen, now = run_on(config, batches, shape, accumulation)
+    return seen, jax.device_get(now)
+
+
+def run_on(config, batches, shape=(1, 1, 1), accumulation=1):
+    """As `run`, with the last state where it lies."""
     mesh = sharding.make_mesh(dict(zip(("data", "fsdp", "tensor"), shape)), jax.devices()[: int(np.prod(shape))])
     model, update = build(config.model, VOCABULARY.size, config.objectives), optimizer(config.optimizer, config.steps)
     fed = feedback.start(model, VOCABULARY, config.mask)
-    now = state.create(model, update, mesh, config.mesh, keys.root(config.seed, keys.INIT), fed)
+    key = keys.root(config.seed, keys.INIT)
+    now = state.create(model, update, mesh, config.mesh, key, fed, config.optimizer)
     train_step = step.make_train_step(model, update, VOCABULARY, config, mesh)
     seen = []
     with sharding.activate(mesh, config.mesh):
@@ -43,7 +49,7 @@ def run(config, batches, shape=(1, 1, 1), accumulation=1):
             placed = jax.device_put(folded, sharding.batch_sharding(mesh, leading=1))
             now, metrics = train_step(now, placed, keys.roots(config.seed))
             seen.append(jax.device_get(metrics))
-    return seen, jax.device_get(now)
+    return seen, now
 
 
 @functools.cache
@@ -61,21 +67,13 @@ def one_layer(**changes) -> ModelConfig:
 
 
 @functools.cache
-def twenty_steps(shape=(1, 1, 1), accumulation=1):
-    return run(config_of(), rows_of_steps(20), shape, accumulation)
+def twenty_steps(accumulation=1):
+    return run(config_of(), rows_of_steps(20), accumulation=accumulation)
 
 
-@pytest.mark.parametrize(
-    "shape, accumulation",
-    [
-        ((1, 1, 1), 4),
-        ((8, 1, 1), 1),
-        ((1, 8, 1), 1),
-        ((2, 2, 2), 2),
-    ],
-)
-def test_mesh_and_accumulation_change_nothing(shape, accumulation):
-    (expected, _), (got, _) = twenty_steps(), twenty_steps(shape, accumulation)
+def test_accumulation_changes_nothing():
+    """Meshes: test_meshes."""
+    (expected, _), (got, _) = twenty_steps(), twenty_steps(accumulation=4)
     for one, other in zip(expected, got):
         for name in ("rows_hash", "mask_hash", "targets", "tokens", "mask_rate", "learning_rate"):
             np.testing.assert_array_equal(one[name], other[name], err_msg=name)
@@ -125,7 +123,7 @@ def test_gradient_of_four_microbatches_is_that_of_one_batch():
 
 
 def test_loss_is_a_sum_over_all_targets_divided_once():
-    # one row with one target, one with three: not the mean of the rows' means
+    """One row with one target, one with three, in microbatches and on devices of their own: no mean of means."""
     rows = batch([[CLS, 9, SEP, 0, 0, 0], [CLS, 8, 7, 6, SEP, 0]], [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]])
     config = config_of(mask=MaskConfig(rate=1.0), model=one_layer(dropout=0.0, attention_dropout=0.0))
     model = build(config.model, VOCABULARY.size, config.objectives)
@@ -139,8 +137,8 @@ def test_loss_is_a_sum_over_all_targets_divided_once():
     masked, chances = guess(run(config, [])[1].params)
     losses = -np.take_along_axis(np.asarray(chances), np.asarray(masked.targets)[..., None], -1)[..., 0]
     by_hand = (losses[0, 0] + losses[1, :3].sum()) / 4
-    for accumulation in (1, 2):
-        metrics, _ = run(config, [rows], accumulation=accumulation)
+    for shape, accumulation in (((1, 1, 1), 1), ((1, 1, 1), 2), ((2, 1, 1), 1)):
+        metrics, _ = run(config, [rows], shape, accumulation)
         np.testing.assert_allclose(metrics[0]["loss"], by_hand, rtol=1e-5)
         assert metrics[0]["targets"] == 4
 
@@ -155,7 +153,7 @@ def test_a_batch_without_targets_is_harmless():
 
 
 def test_learning_rate_counts_updates_not_microbatches():
-    (one, _), (four, _) = twenty_steps(), twenty_steps((1, 1, 1), 4)
+    (one, _), (four, _) = twenty_steps(), twenty_steps(accumulation=4)
     assert [m["learning_rate"] for m in one] == [m["learning_rate"] for m in four]
     np.testing.assert_allclose([m["learning_rate"] for m in one[:4]], [1e-2 / 3, 2e-2 / 3, 1e-2, 1e-2], rtol=1e-5)
 
