@@ -8,36 +8,37 @@ import importlib.util
 import os
 import platform
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mlm_jax.config import ConfigError
+from mlm_jax.cluster import NAMES, Group
+from mlm_jax.config import ConfigError, RunError
 from mlm_jax.memory import keep_freed
 
 ACCELERATOR_PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin")
 HEARTBEAT_SECONDS = 60  # a process that is silent for so long is dead, and the others end
 
-processes = 1  # as `start` was told
+START_SECONDS = 300.0  # that processes wait for the others, by default
+TELL_SECONDS = 30.0  # between lines that say so
+
+processes, index = 1, 0  # how many there are, and which one this is, as `start` found
 
 
-def start(
-    coordinator_address: str | None = None, num_processes: int | None = None, process_id: int | None = None
-) -> None:
-    """Starts jax, with several processes if they are given.
+def start(group: Group | None = None, wait_seconds: float = START_SECONDS) -> None:
+    """Starts jax, as one of several processes if it belongs to a group.
 
-    Raises ConfigError where the platform that was asked for has no device, or masks would depend on the mesh.
+    Raises ConfigError where the platform that was asked for has no device, or masks would depend on the mesh; RunError
+    where the port of process 0 is taken.
     """
     if not any(importlib.util.find_spec(name) for name in ACCELERATOR_PLUGINS):
         keep_freed(1 << 30, 2**31 - 1)  # temporaries of a step on a CPU
     import jax
 
-    global processes
-    if num_processes is not None:
-        processes = num_processes
-        jax.distributed.initialize(
-            coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS
-        )
+    if group:
+        join(group, wait_seconds)
     try:
         jax.devices()
     except RuntimeError as error:
@@ -45,6 +46,105 @@ def start(
     if not getattr(jax.config, "jax_threefry_partitionable", True):  # newer versions have no other way
         raise ConfigError("JAX_THREEFRY_PARTITIONABLE", False, "must be left on, or masks depend on the mesh")
     keep_compiled_programs()
+
+
+def join(group: Group, wait_seconds: float) -> None:
+    """Waits for the other processes of the group; ends this process with 1 where they do not come in time.
+
+    Raises ConfigError where jax does not find the cluster that the group is said to be of, RunError where process 0
+    cannot listen.
+    """
+    import jax
+
+    global processes, index
+    processes, index = group.count or 2, group.index or 0  # as far as it is known
+    waiting = _Waiting(group, wait_seconds)
+    try:
+        jax.distributed.initialize(
+            group.address,
+            group.count,
+            group.index,
+            None if group.local_devices is None else list(group.local_devices),
+            cluster_detection_method=group.detector,
+            initialization_timeout=int(wait_seconds) + 60,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        said = str(error).split("\n")[0]
+        if "must be defined" in said or "should be defined" in said:
+            fix = "jax finds no such cluster" + (", or no TPU: pip install -e '.[tpu]'" if group.by == "tpu" else "")
+            raise ConfigError("--distributed", group.by, fix) from None
+        if "RPC server" in said:
+            said = "another program listens at that port; JAX_COORDINATOR_PORT names another one"
+        raise RunError(f"{waiting.described()}: {said}") from None
+    finally:
+        waiting.close()
+    index, processes, _ = waiting.facts()
+
+
+class _Waiting:
+    """Says, for process 0, where it waits for the others, and how long; ends the process when the time is over.
+
+    jax would end it with a core dump, where its own deadline passes.
+    """
+
+    def __init__(self, group: Group, wait_seconds: float):
+        self.group, self.wait_seconds, self.said = group, wait_seconds, False
+        self.over = threading.Event()
+        self.interrupt = None
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _in_main_thread():
+            # jax waits in C++, where Python hears no Ctrl-C
+            self.interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def facts(self) -> tuple[int | None, int | None, str | None]:
+        """Number of this process, of all, and where process 0 listens; None: not known yet."""
+        from jax._src import distributed  # jax.distributed does not tell, until all are there
+
+        state = distributed.global_state
+        if state.client is None:
+            return self.group.index, self.group.count, state.coordinator_address
+        return state.process_id, state.num_processes, state.coordinator_address
+
+    def described(self) -> str:
+        index, count, address = ("?" if fact is None else fact for fact in self.facts())
+        return f"process {index} of {count} by {NAMES[self.group.by]}, coordinator {address}"
+
+    def _say(self) -> None:
+        index, _, address = self.facts()
+        if index == 0 and address is not None and not self.said:
+            self.said = True
+            print(self.described().replace(" ", "     ", 1), file=sys.stderr, flush=True)
+
+    def _watch(self) -> None:
+        began = told = time.monotonic()
+        while not self.over.wait(0.2):
+            now = time.monotonic()
+            self._say()
+            if now - began > self.wait_seconds:
+                print(f"mlm_jax: {self.described()}: {self._reason()}", file=sys.stderr, flush=True)
+                os._exit(1)
+            if now - told > TELL_SECONDS and self.facts()[0] == 0:
+                told = now
+                print(f"waiting for the others since {now - began:.0f} seconds", file=sys.stderr, flush=True)
+
+    def _reason(self) -> str:
+        if self.facts()[0] == 0:
+            return f"not all came within {self.wait_seconds:g} seconds; --distributed=none runs one process alone"
+        fix = "JAX_COORDINATOR_ADDRESS=HOST:PORT names another address of process 0"
+        return f"it was not reached within {self.wait_seconds:g} seconds, or not all came; {fix}"
+
+    def close(self) -> None:
+        self.over.set()
+        self.thread.join()
+        self._say()
+        if self.interrupt is not None:
+            signal.signal(signal.SIGINT, self.interrupt)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def keep_compiled_programs() -> None:
@@ -84,7 +184,7 @@ class Stop:
         self.several = jax.process_count() > 1
         self.signal: str | None = None
         self.before: dict = {}
-        if threading.current_thread() is threading.main_thread():
+        if _in_main_thread():
             # of several processes, jax's own service hears SIGTERM and tells the others
             numbers = (signal.SIGINT,) if self.several else (signal.SIGINT, signal.SIGTERM)
             self.before = {number: signal.signal(number, self._asked) for number in numbers}

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from mlm_jax import cluster, records, runtime
 from mlm_jax import config as config_module
-from mlm_jax import records, runtime
 from mlm_jax.config import Config, ConfigError, RunError
 from mlm_jax.flags import PREEMPTED, USER_ERROR, Arguments, Usage, parse
 from mlm_jax.position import phase_facts, position, stream_facts, streams_read
@@ -33,12 +33,17 @@ checkpoint. Example:
   python -m mlm_jax.train --config=configs/tiny.py --config.data.sources=text/en.jsonl.gz --workdir=runs/en
 """
 FAILURE = 1  # exit code of what is neither the user's to mend nor a preemption
+LAST_SECONDS = 2.0  # that process 0 leaves the others, before it ends for what went wrong
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_bool("print_config", False, "show the config and all derived numbers, then stop", flag_values=values)
     flags.DEFINE_integer("profile", 0, "trace so many steps, to WORKDIR/profile", lower_bound=0, flag_values=values)
+    text = f"what started this process as one of several: {', '.join(cluster.CHOICES)}"
+    flags.DEFINE_string("distributed", "auto", text, flag_values=values)
+    text = "seconds that the processes wait for one another at the start"
+    flags.DEFINE_float("wait_seconds", runtime.START_SECONDS, text, lower_bound=1.0, flag_values=values)
     flags.DEFINE_string("coordinator_address", None, "HOST:PORT of process 0 of several", flag_values=values)
     flags.DEFINE_integer("num_processes", None, "number of processes", flag_values=values)
     flags.DEFINE_integer("process_id", None, "number of this process, from 0", flag_values=values)
@@ -62,9 +67,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def failed(message: str, code: int) -> int:
-    """Says what went wrong; returns the exit code, and leaves at once where the others would wait for this process."""
+    """Says what went wrong; returns the exit code, and leaves where the others would wait for this process.
+
+    They are aborted when process 0 has left, so it leaves last: they may be about to end for the same reason.
+    """
     print(f"mlm_jax: {message}", file=sys.stderr, flush=True)
     if runtime.processes > 1:
+        time.sleep(0 if runtime.index else LAST_SECONDS)
         os._exit(code)
     return code
 
@@ -78,9 +87,7 @@ def newest_checkpoint(workdir: Path) -> str:
 
 def run(arguments: Arguments, command: str, began: float) -> int:
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
-    if None in several and several != (None, None, None):
-        raise Usage("--coordinator_address, --num_processes and --process_id go together")
-    runtime.start(*several)
+    runtime.start(cluster.find(arguments.distributed, several, os.environ), arguments.wait_seconds)
     import jax
 
     config, workdir = arguments.config, arguments.workdir
@@ -99,7 +106,8 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     shapes = jax.eval_shape(build(config.model, asked, config.objectives).init, jax.random.key(0))
     rates = optim.table(shapes, config_module.phase_configs(config)[0].optimizer)  # a parameter that no group names
     if arguments.print_config:
-        print(console.print_config(config, derived, rates))
+        if jax.process_index() == 0:
+            print(console.print_config(config, derived, rates))
         for key, text in config_module.open_lengths(config).items():
             print(f"mlm_jax: {key} = {text!r} comes to steps when there are rows (prepare makes them)", file=sys.stderr)
         return 0

@@ -7,6 +7,7 @@ PACKAGE = Path(__file__).parents[1] / "mlm_jax"
 HOST = [
     "config",
     "flags",
+    "cluster",
     "memory",
     "text",
     "tokenizer",
