@@ -24,7 +24,10 @@ forward() {
   forwarded=1
   kill -TERM "${pids[@]}" 2>/dev/null || true
 }
-end_all() { kill -KILL "${pids[@]}" 2>/dev/null || true; }
+end_all() {
+  kill -KILL "${pids[@]}" 2>/dev/null || true
+  wait "${pids[@]}" 2>/dev/null || true
+}
 trap forward INT TERM
 trap end_all EXIT
 
