@@ -22,8 +22,9 @@ def startup(phase: Phase, device_kind: str, rates: list[tuple], feedback: dict) 
     config, derived, manifest = phase.config, phase.derived, phase.rows.manifest
     mesh = " x ".join(f"{axis} {size}" for axis, size in derived.mesh.items())
     eval_rows = f"{derived.evaluation_rows:,} held-out rows"
-    per_device, parallel = derived.rows_per_device, derived.mesh["data"] * derived.mesh["fsdp"]
-    batch = f"{config.batch_size:,} rows = {per_device} a device x {parallel} x accumulation {config.accumulation}"
+    most, parallel = config.rows_per_device, derived.mesh["data"] * derived.mesh["fsdp"]
+    per_device = f"{derived.rows_per_device} a device{f' (of at most {most})' * bool(most)}"
+    batch = f"{config.batch_size:,} rows = {per_device} x {parallel} x accumulation {config.accumulation}"
     vocabulary = manifest["tokenizer"]["vocab_size"]
     fill = fill_of(manifest)
     return "\n".join(
@@ -184,6 +185,26 @@ def first_rows_line(rows: Sequence[Sequence[int]]) -> str:
     """The first rows that each process reads, so that one sees that they differ."""
     shown = (f"process {i}: {' '.join(map(str, some))} ..." for i, some in enumerate(rows))
     return f"first rows  {'; '.join(shown)}"
+
+
+def since(saved: Mapping, config: Config, derived: Derived) -> list[str]:
+    """What differs from a checkpoint: keys of the config, with the mesh and accumulation that came out, and processes.
+
+    saved: facts of the checkpoint; derived: now, in the phase in which it was made.
+    """
+    before, now = saved["config"], json.loads(config_module.to_json(config))
+    if "placement" in saved:
+        before, now = _placed(before, saved["placement"]), _placed(now, placement(derived))
+    return changes(before, now)
+
+
+def placement(derived: Derived) -> dict:
+    """What a checkpoint notes of the devices that it was made on, for `since`."""
+    return {"mesh": derived.mesh, "accumulation": derived.accumulation, "processes": derived.processes}
+
+
+def _placed(config: Mapping, placement: Mapping) -> dict:
+    return {**config, **placement, "mesh": {**config["mesh"], **placement["mesh"]}}
 
 
 def changes(before: Mapping, now: Mapping, prefix: str = "") -> list[str]:

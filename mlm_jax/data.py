@@ -8,6 +8,7 @@ on the number of processes nor on the accumulation, and any position is reached 
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -310,8 +311,11 @@ def first_rows(
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (config.accumulation, size), axis=1)
     order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config, stream)
-    start = rows_read + share.mine[0] * (size // share.blocks)
-    mine = np.array([order[place][0] for place in range(start, start + count)], np.int32)
+    block = size // share.blocks
+    places = (
+        micro * size + part * block + i for micro in itertools.count() for part in share.mine for i in range(block)
+    )
+    mine = np.array([order[rows_read + place][0] for place in itertools.islice(places, count)], np.int32)
     return np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, count).tolist()
 
 

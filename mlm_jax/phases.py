@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from mlm_jax import audit, data, evaluate, feedback, keys, sharding, step
 from mlm_jax import samples as samples_module
 from mlm_jax.compilation import Watched
-from mlm_jax.config import Config, Derived, MaskConfig, begins, phase_configs, streams
+from mlm_jax.config import Config, Derived, MaskConfig, begins, phase_configs, streams, with_accumulation
 from mlm_jax.models import Model, build
 from mlm_jax.optim import optimizer
 from mlm_jax.tokenizer import Tokenizer, Vocabulary
@@ -29,7 +29,10 @@ class Rows(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Steps begin + 1 to end of a run; `config` is the phase's own, with the steps and shares of the whole run."""
+    """Steps begin + 1 to end of a run; `config` is the phase's own, with the steps and shares of the whole run.
+
+    Its `accumulation` is the derived one.
+    """
 
     number: int
     begin: int
@@ -52,7 +55,8 @@ class Programs(NamedTuple):
 def of_run(config: Config, derived: Sequence[Derived], rows: Sequence[Rows]) -> tuple[Phase, ...]:
     """The phases of a run, one where the config has none. derived: of each; rows: of each stream."""
     starts = begins(config)
-    facts = zip(starts, (*starts[1:], config.steps), phase_configs(config), derived, streams(config))
+    configs = [with_accumulation(one, each.accumulation) for one, each in zip(phase_configs(config), derived)]
+    facts = zip(starts, (*starts[1:], config.steps), configs, derived, streams(config))
     return tuple(Phase(number, *fact, rows[stream]) for number, (*fact, stream) in enumerate(facts))
 
 

@@ -7,7 +7,6 @@ processes that prepare rows load this module too, and stay light.
 import contextlib
 import dataclasses
 import errno
-import json
 import os
 import shlex
 import sys
@@ -233,7 +232,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         if config.mask.schedule == "adaptive":  # a function of config and rows, which may have changed
             now = dataclasses.replace(now, feedback=feedback.with_rate(now.feedback, fed["rate"]))
         progress.message(f"{'branch    ' if source else 'checkpoint'}  {at}: goes on after step {done:,}")
-        for change in console.changes(saved["config"], json.loads(config_module.to_json(config))):
+        for change in console.since(saved, config, planned[config_module.phase_at(config, done)].derived):
             progress.message(f"  since the checkpoint: {change}")
         for line in begun:
             progress.message(f"  {line}")
@@ -299,6 +298,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                         with log.pause("saving"):
                             done = number
                             where = {"position": list(read), "rows_read": sum(read), **phase_facts(phase, config)}
+                            where["placement"] = console.placement(phase.derived)
                             checkpoints.save(number, now, {**facts, **where, "spent": clock.totals()})
                     if stopping:
                         break

@@ -172,9 +172,38 @@ def test_shipped_configs_hold_on_eight_devices(path):
 
 
 def test_batch_that_does_not_divide_names_the_nearest():
+    """A batch of 100 on 8 devices."""
     with pytest.raises(ConfigError, match="nearest: 96 or 120"):
         check(changed(Config(), batch_size=100, accumulation=3), 8)
     assert check(changed(Config(), batch_size=96, accumulation=3), 8).rows_per_device == 4
+    with pytest.raises(ConfigError, match=r"mesh.data x mesh.fsdp = 4 x 2 = 8; nearest: 96 or 104"):
+        check(changed(Config(), batch_size=100, rows_per_device=4, mesh__fsdp=2), 8)
+    with pytest.raises(ConfigError, match=r"nearest: 8$"):
+        check(changed(Config(), batch_size=6, rows_per_device=4), 8)
+
+
+@pytest.mark.parametrize(
+    "batch_size, most, devices, mesh, accumulation, rows",
+    [
+        (64, 4, 8, {"fsdp": 2}, 2, 4),  # 64 = 2 x 4 rows x 8
+        (64, 4, 4, {"tensor": 2}, 8, 4),  # = 8 x 4 x 2: two devices have the same rows
+        (64, 4, 1, {}, 16, 4),
+        (96, 8, 8, {}, 2, 6),  # a device's 12 rows in parts of 6, since 8 is no part of them
+        (96, 100, 8, {}, 1, 12),
+        (104, 8, 8, {}, 13, 1),  # 13 is a prime
+    ],
+)
+def test_accumulation_follows_from_the_rows_of_a_device(batch_size, most, devices, mesh, accumulation, rows):
+    config = Config(batch_size=batch_size, rows_per_device=most, mesh=MeshConfig(**mesh))
+    for given in (1, accumulation):
+        derived = check(dataclasses.replace(config, accumulation=given), devices)
+        assert (derived.accumulation, derived.rows_per_device) == (accumulation, rows)
+        assert derived.microbatch * accumulation == batch_size
+    with pytest.raises(
+        ConfigError, match=rf"accumulation = 7: contradicts .* = {most}, by which it is {accumulation} "
+    ):
+        check(dataclasses.replace(config, accumulation=7), devices)
+    assert check(Config(batch_size=64, accumulation=2), 8).accumulation == 2  # without it, as it is given
 
 
 def test_shards_must_divide_the_model():

@@ -79,6 +79,7 @@ def derived(config):
         devices=1,
         processes=1,
         mesh={},
+        accumulation=1,
         microbatch=config.batch_size,
         rows_per_device=config.batch_size,
         tokens_per_step=3 * config.batch_size,

@@ -159,6 +159,21 @@ def test_numbers_of_each_phase():
     assert one.tokens == pytest.approx(50 * 64 * 500 + 50 * 128 * 125)
 
 
+def test_accumulation_of_a_phase_follows_from_the_rows_of_a_device():
+    """64 rows by 4 and then 128 by 2 on 8, 2 and 1 devices; the last phase sets its accumulation by hand."""
+    config = phased(
+        PhaseConfig(),
+        PhaseConfig(begin=0.5, batch_size=128, rows_per_device=2),
+        PhaseConfig(begin=0.8, rows_per_device=0, accumulation=8),
+        rows_per_device=4,
+    )
+    found = {devices: [one.accumulation for one in check_each(config, devices)] for devices in (8, 2, 1)}
+    assert found == {8: [2, 8, 8], 2: [8, 32, 8], 1: [16, 64, 8]}
+    config.phases[2].rows_per_device = None
+    with pytest.raises(ConfigError, match=r"phases\[2\].accumulation = 8: contradicts config.rows_per_device = 4"):
+        check(config, 8)
+
+
 def test_phases_as_json():
     config = phased(PhaseConfig(), PhaseConfig(begin=0.5, sources=("a", "b"), weights=(0.5, 0.5)))
     again = from_json(to_json(config))
@@ -332,7 +347,7 @@ def get_config():
     config.checkpoint.every_steps, config.checkpoint.keep, config.evaluate.every_steps = 1, 9, 2
     config.phases = (
         PhaseConfig(mask_rate=0.3),
-        PhaseConfig(begin=0.34, batch_size=16, accumulation=2, rate=2.0),
+        PhaseConfig(begin=0.34, batch_size=16, rows_per_device=1, rate=2.0),  # accumulation 2 on 8 devices
         PhaseConfig(begin=0.67, row_length=64, rotary_base=1e5),
     )
     return config

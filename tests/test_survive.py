@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from test_prepare import write_json_lines
 from test_train import SMALL, untimed
 
@@ -43,10 +43,10 @@ def flags(rows, workdir, *more):
     return ["--config=configs/tiny.py", *SMALL, *shared, f"--config.data.rows={rows}", f"--workdir={workdir}", *more]
 
 
-def start(rows, workdir, *more, processes=0):
-    """A run in a process of its own with one device, or under launch/local.sh with one device a process."""
+def start(rows, workdir, *more, processes=0, devices=1):
+    """A run in a process of its own, or under launch/local.sh; devices: of each process."""
     program = ["launch/local.sh", str(processes)] if processes else [sys.executable, "-m", "mlm_jax.train"]
-    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHON": sys.executable, "GRACE": "1"}
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices), "PYTHON": sys.executable, "GRACE": "1"}
     return subprocess.Popen(
         [*program, *flags(rows, workdir, *more)], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True
     )
@@ -104,28 +104,78 @@ def test_killed_three_times_it_ends_with_the_same_bits(rows, straight, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, state_of(straight), state_of(tmp_path))
 
 
-def test_stopped_with_four_processes_it_goes_on_with_one_and_with_two(rows, straight, tmp_path):
-    four, two = tmp_path / "four", tmp_path / "two"
-    process = start(rows, four, processes=4)
-    wait_for_step(process, four, 4)
+ELASTIC = ("--config.accumulation=1", "--config.rows_per_device=2")  # of batches of 16 rows
+
+
+def stopped(rows, workdir, step, starts, *more, **where):
+    """The step after which a run saved that was terminated once it had done `step`, and what it said."""
+    process = start(rows, workdir, *ELASTIC, *more, **where)
+    wait_for_step(process, workdir, step, starts)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=200)
     assert process.returncode == 3, said
-    firsts = re.findall(r"process \d: ([\d ]*) \.\.\.", said)
-    assert len(firsts) == 4 and len({row for rows in firsts for row in rows.split()}) > 4  # all read other rows
-    stopped = checkpoint.newest(four)
-    assert stopped < STEPS and f"stopped: {stopped} of {STEPS} steps" in said
-    shutil.copytree(four, two)
-    for workdir, processes in ((four, 0), (two, 2)):
-        code, said = run(rows, workdir, processes=processes)
-        assert code == 0, said
-        assert f"goes on after step {stopped}" in said and said.count("done: ") == 1
-        for line, wanted in zip(lines_of(workdir), lines_of(straight), strict=True):
-            for key in line:
-                if key.endswith("hash") or key in ("step", "train/targets"):
-                    assert line[key] == wanted[key]
-                elif key.endswith("loss"):
-                    assert line[key] == pytest.approx(wanted[key], rel=1e-5)
+    done = checkpoint.newest(workdir)
+    assert step <= done < STEPS and f"stopped: {done} of {STEPS} steps" in said
+    return done, said
+
+
+def assert_same_rows_and_losses(workdir, straight):
+    for line, wanted in zip(lines_of(workdir), lines_of(straight), strict=True):
+        for key in line:
+            if key.endswith("hash") or key in ("step", "train/targets"):
+                assert line[key] == wanted[key]
+            elif key.endswith("loss"):
+                assert line[key] == pytest.approx(wanted[key], rel=1e-5)
+
+
+def changed(said):
+    return dict(re.findall(r"since the checkpoint: (\S+) was (.*)", said))
+
+
+def test_from_eight_devices_to_four_and_to_one(rows, straight, tmp_path):
+    """Data 4 x fsdp 2, then data 2 x tensor 2; two rows a device at once on all of them, and batches of 16."""
+    eight = ("--config.mesh.fsdp=2",)
+    done, said = stopped(rows, tmp_path, 4, 1, *eight, devices=8)
+    assert "mesh data 4 x fsdp 2 x tensor 1" in said
+    assert "16 rows = 2 a device (of at most 2) x 8 x accumulation 1 " in said
+    one_device_loads_it(tmp_path, done)
+    done, said = stopped(rows, tmp_path, done + 4, 2, "--config.mesh.tensor=2", devices=4)
+    mesh = {"mesh.data": "4, is 2", "mesh.fsdp": "2, is 1", "mesh.tensor": "1, is 2"}
+    assert changed(said) == {**mesh, "accumulation": "1, is 4"}
+    code, said = run(rows, tmp_path, *ELASTIC)
+    assert code == 0 and f"goes on after step {done}" in said, said
+    assert changed(said) == {"mesh.data": "2, is 1", "mesh.tensor": "2, is 1", "accumulation": "4, is 8"}
+    assert_same_rows_and_losses(tmp_path, straight)
+
+
+def one_device_loads_it(workdir, step):
+    """A checkpoint of eight devices on a machine with one: guesses, and an export with the same numbers."""
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    verb = [sys.executable, "-m", "mlm_jax"]
+    for argv in (["fill-mask", f"--workdir={workdir}", "one [MASK] two"], ["convert", workdir, workdir / "exported"]):
+        done = subprocess.run([*verb, *argv], cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        assert argv[0] == "convert" or done.stdout.count("%") == 5
+    (exported,) = (workdir / "exported").glob("*.safetensors")
+    table = load_file(exported)["bert.embeddings.word_embeddings.weight"]
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    params = checkpoint.read_part(workdir, step, "params", here)
+    np.testing.assert_array_equal(table, params["embeddings"]["word"]["table"][: len(table)])
+
+
+def test_from_four_processes_to_two_and_to_one(rows, straight, tmp_path):
+    """Fsdp 2 x tensor 2, then tensor 2: parameters in parts over processes, in another way each time."""
+    done, said = stopped(rows, tmp_path, 4, 1, "--config.mesh.fsdp=2", "--config.mesh.tensor=2", processes=4)
+    firsts = [{*map(int, some.split())} for some in re.findall(r"process \d: ([\d ]*) \.\.\.", said)]
+    # those that differ along tensor alone read the same rows, the others different ones
+    assert firsts[0] == firsts[1] and firsts[2] == firsts[3] and len(firsts) == 4
+    assert len(firsts[0] | firsts[2]) == len(firsts[0]) + len(firsts[2])
+    done, said = stopped(rows, tmp_path, done + 4, 2, "--config.mesh.tensor=2", processes=2)
+    assert changed(said) == {"mesh.fsdp": "2, is 1", "accumulation": "4, is 8", "processes": "4, is 2"}
+    code, said = run(rows, tmp_path, *ELASTIC)
+    assert code == 0 and f"goes on after step {done}" in said and said.count("done: ") == 1, said
+    assert changed(said) == {"mesh.tensor": "2, is 1", "processes": "2, is 1"}
+    assert_same_rows_and_losses(tmp_path, straight)
 
 
 def test_a_process_that_dies_ends_the_job(rows, tmp_path):

@@ -88,6 +88,7 @@ def measured(config: Config, workdir: Path, steps: int, strategies: bool = False
     with rows_of(config_module.phase_configs(config)[0], workdir) as rows:
         config = config_module.first_phase(config, rows.manifest)
         derived = config_module.check(config, jax.device_count(), 1, rows.manifest)
+        config = config_module.with_accumulation(config, derived.accumulation)
         return measure(config, derived, rows, steps, strategies)
 
 

@@ -85,9 +85,11 @@ def results(arguments: Arguments) -> Iterator[dict]:
 
 def here(config: Config, devices: int, max_rows: int) -> Config:
     """The config of a run for the devices of this machine; masks do not depend on the batch, so nothing changes."""
-    size = config_module.round_up(min(config.batch_size // config.accumulation, ROWS_A_DEVICE * devices), devices)
+    rows = min(config.rows_per_device * devices or config.batch_size, config.batch_size // config.accumulation)
+    size = config_module.round_up(min(rows, ROWS_A_DEVICE * devices), devices)
+    batch = {"batch_size": size, "accumulation": 1, "rows_per_device": 0}
     limit = dataclasses.replace(config.evaluate, rows=max_rows)
-    return dataclasses.replace(config, mesh=MeshConfig(), batch_size=size, accumulation=1, evaluate=limit)
+    return dataclasses.replace(config, mesh=MeshConfig(), evaluate=limit, **batch)
 
 
 def steps(asked: list[str], workdir: Path) -> list[int]:

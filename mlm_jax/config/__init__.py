@@ -4,6 +4,7 @@ Config files return a `Config`; the command line overrides single fields (`--con
 Nothing here imports jax, so that a mistake is reported before any device is touched.
 """
 
+from mlm_jax.config.accumulation import with_accumulation
 from mlm_jax.config.checks import Derived, check, check_each, get
 from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, to_json
@@ -103,6 +104,7 @@ __all__ = [
     "streams",
     "to_json",
     "together",
+    "with_accumulation",
     "with_source",
     "without_rows",
 ]

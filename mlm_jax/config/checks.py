@@ -6,6 +6,7 @@ import types
 import typing
 from collections.abc import Sequence
 
+from mlm_jax.config.accumulation import check_batch
 from mlm_jax.config.attention import BACKENDS, check_attention
 from mlm_jax.config.families import PRESETS, check_switches, positions, resolve
 from mlm_jax.config.files import items
@@ -31,6 +32,7 @@ class Derived:
     devices: int
     processes: int
     mesh: dict[str, int]  # axis -> devices
+    accumulation: int  # microbatches of a step, k
     microbatch: int  # rows of one forward pass over all devices, b
     rows_per_device: int
     tokens_per_step: int  # places, padding included
@@ -96,7 +98,8 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     mesh = mesh_shape(config, devices)
     _check_model(config, mesh)
     check_attention(config, platform)
-    microbatch = _check_batch(config, mesh)
+    accumulation = check_batch(config, mesh)
+    microbatch = config.batch_size // accumulation
     check_objectives(config, microbatch)
     check_generator(config, mesh)
     steps, optimizer = None if config.length else config.steps, config.optimizer
@@ -106,6 +109,7 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
         devices=devices,
         processes=processes,
         mesh=mesh,
+        accumulation=accumulation,
         microbatch=microbatch,
         rows_per_device=microbatch // (mesh["data"] * mesh["fsdp"]),
         tokens_per_step=config.batch_size * config.row_length,
@@ -180,6 +184,7 @@ AT_LEAST = {
     "steps": 1,
     "batch_size": 1,
     "accumulation": 1,
+    "rows_per_device": 0,
     "row_length": 8,
     "data.pack_groups": 1,
     "data.max_segments": 1,
@@ -317,20 +322,6 @@ def _check_embedding_width(config: Config, mesh: dict[str, int]) -> None:
     if width < 1:
         raise ConfigError(key, width, "must be at least 1, or None: config.model.width")
     check_cut(config, mesh, "width", key, width)
-
-
-def _check_batch(config: Config, mesh: dict[str, int]) -> int:
-    parallel = mesh["data"] * mesh["fsdp"]
-    unit = config.accumulation * parallel
-    if config.batch_size % unit:
-        below, above = config.batch_size // unit * unit, round_up(config.batch_size, unit)
-        near = " or ".join(str(size) for size in (below, above) if size)
-        fix = (
-            f"must be a multiple of accumulation x mesh.data x mesh.fsdp = "
-            f"{config.accumulation} x {mesh['data']} x {mesh['fsdp']} = {unit}; nearest: {near}"
-        )
-        raise ConfigError("config.batch_size", config.batch_size, fix)
-    return config.batch_size // config.accumulation
 
 
 def _check_manifest(config: Config, manifest: dict) -> dict[str, object]:

@@ -19,6 +19,7 @@ KEYS = {
     "row_length": "row_length",
     "batch_size": "batch_size",
     "accumulation": "accumulation",
+    "rows_per_device": "rows_per_device",
     "mask_rate": "mask.rate",
     "rate": "optimizer.learning_rate",
     "rotary_base": "model.rotary_base",
@@ -34,7 +35,8 @@ def phase_configs(config: Config) -> tuple[Config, ...]:
 
 
 def _phase_config(config: Config, phase: PhaseConfig) -> Config:
-    given = {name: getattr(phase, name) for name in ("row_length", "batch_size", "accumulation")}
+    names = ("row_length", "batch_size", "accumulation", "rows_per_device")
+    given = {name: getattr(phase, name) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     mask, model, optimizer = config.mask, config.model, config.optimizer
     if phase.mask_rate is not None:

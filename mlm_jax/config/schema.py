@@ -352,6 +352,7 @@ class PhaseConfig:
     row_length: int | None = None
     batch_size: int | None = None
     accumulation: int | None = None
+    rows_per_device: int | None = None
     mask_rate: float | None = None  # constant, whatever mask.schedule; evaluation masks mask.rate in every phase
     rate: float | None = None  # multiple of the learning rates, whose schedule goes over the whole run
     rotary_base: float | None = None  # model.rotary_base, such as for longer rows
@@ -369,7 +370,10 @@ class Config:
     # in place of `steps`: "3 epochs" (passes over the training rows), "2e9 tokens" (padding not counted) or "500 steps"
     length: str = ""
     batch_size: int = 256
-    accumulation: int = 1
+    accumulation: int = 1  # microbatches that an optimizer step adds up
+    # above 0: the most rows that a device has at once. `accumulation` then follows from it and the mesh, the smallest
+    # with which a device's part of the batch divides into no larger parts, so that batch_size stays on any devices
+    rows_per_device: int = 0
     row_length: int = 512
     # folder of a model to begin with, of the hub format or of a run: its weights and architecture (of model.* the
     # run's own are dtype, logits_mib, unroll, attention, remat and a dropout that is set) and, unless tokenizer.path is

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from mlm_jax import flops
-from mlm_jax.config import Config
+from mlm_jax.config import Config, with_accumulation
 from mlm_jax.plan import ahead, collectives, hlo, roofline
 from mlm_jax.plan.advice import advise
 from mlm_jax.plan.ahead import Compiled, Topology, check, set_environment, topology
@@ -33,11 +33,12 @@ def plan(
     """
 
     def compile_with(accumulation: int) -> Compiled:
-        changed = dataclasses.replace(config, accumulation=accumulation)
+        changed = dataclasses.replace(config, accumulation=accumulation, rows_per_device=0)
         rows = check(changed, vocabulary, on).rows_per_device
         say(f"{on.name}: compiling with {rows} rows a device, accumulation {accumulation}")
         return ahead.compile_step(changed, vocabulary, on)
 
+    config = with_accumulation(config, check(config, vocabulary, on).accumulation)
     compiled = compile_with(config.accumulation)
     found = largest(config, compiled, on.limit, compile_with) if search else None
     return read(config, on, compiled, fill, utilisation, found)

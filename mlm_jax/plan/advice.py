@@ -27,11 +27,13 @@ def microbatch(plan: Plan) -> str | None:
     if found is None:
         if plan.compiled.fits:
             return None
+        fewer = "lower rows_per_device" if plan.config.rows_per_device else "raise accumulation (fewer rows at a time)"
         return (
-            f"{now} rows a device do not fit, they need {gib(plan.compiled.memory.needs)} of {limit}: raise"
-            " accumulation (fewer rows at a time), set model.remat, or raise mesh.fsdp (the state in shards)"
+            f"{now} rows a device do not fit, they need {gib(plan.compiled.memory.needs)} of {limit}: {fewer},"
+            " set model.remat, or raise mesh.fsdp (the state in shards)"
         )
-    setting = f"--config.accumulation={found.accumulation}"
+    by_rows = plan.config.rows_per_device
+    setting = f"--config.rows_per_device={found.rows}" if by_rows else f"--config.accumulation={found.accumulation}"
     if found.next_rows is None:
         more = "that is all it has of a batch"
     else:
