@@ -5,8 +5,8 @@ and epsilon 1e-6, no clipping, dropout 0.1, a new mask of single tokens at every
 with attention inside each document, and the vocabulary is SentencePiece unigram.
 
 Command:   python -m mlm_jax.train --config=configs/base.py --config.data.sources=PATH/en.jsonl.gz --workdir=runs/base
-Hardware:  meant for 8 accelerators or more; 32 rows a device at a time on 8 (accumulation 32). On another number keep
-           batch_size and change accumulation.
+Hardware:  meant for 8 accelerators or more; 32 rows a device at a time, on 8 with accumulation 32, which follows the
+           number of devices.
 Time and score: not measured.
 """
 
@@ -26,7 +26,7 @@ def get_config() -> Config:
     return Config(
         steps=500_000,
         batch_size=8192,
-        accumulation=32,
+        rows_per_device=32,
         row_length=512,
         data=DataConfig(holdout=0.005, pack_groups=64, max_segments=32),
         tokenizer=TokenizerConfig(vocab_size=50_000, sample_bytes=100_000_000),

@@ -6,8 +6,8 @@ with attention inside each document, the vocabulary is SentencePiece unigram, an
 table of positions has 513 rows. With another tokenizer set model.padding_id, and max_positions to 513 + padding_id.
 
 Command:   python -m mlm_jax.train --config=configs/large.py --config.data.sources=PATH/en.jsonl.gz --workdir=runs/large
-Hardware:  meant for 32 accelerators or more; 8 rows a device at a time on 32 (accumulation 32). On another number keep
-           batch_size and change accumulation; mesh.fsdp=8 cuts parameters and optimizer state over 8 devices.
+Hardware:  meant for 32 accelerators or more; 8 rows a device at a time, on 32 with accumulation 32, which follows the
+           number of devices; mesh.fsdp=8 cuts parameters and optimizer state over 8 devices.
 Time and score: not measured.
 """
 
@@ -27,7 +27,7 @@ def get_config() -> Config:
     return Config(
         steps=500_000,
         batch_size=8192,
-        accumulation=32,
+        rows_per_device=8,
         row_length=512,
         data=DataConfig(holdout=0.005, pack_groups=64, max_segments=32),
         tokenizer=TokenizerConfig(vocab_size=50_000, sample_bytes=100_000_000),

@@ -10,8 +10,8 @@ parameter at each step at the peak rate; here decay is multiplied by the rate: 0
 
 Command:   python -m mlm_jax.train --config=configs/modern_base.py --config.data.sources=PATH/en.jsonl.gz \
              --workdir=runs/modern
-Hardware:  meant for 8 accelerators or more; 96 rows a device at a time on 8 (accumulation 6). On another number keep
-           batch_size and change accumulation.
+Hardware:  meant for 8 accelerators or more; 96 rows a device at a time, on 8 with accumulation 6, which follows the
+           number of devices.
 Time and score: not measured.
 """
 
@@ -31,7 +31,7 @@ def get_config() -> Config:
     return Config(
         steps=364_000,
         batch_size=4608,
-        accumulation=6,
+        rows_per_device=96,
         row_length=1024,
         data=DataConfig(holdout=0.005, pack_groups=64, max_segments=64),
         tokenizer=TokenizerConfig(vocab_size=50_368, sample_bytes=100_000_000),

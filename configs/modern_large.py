@@ -7,8 +7,8 @@ step at the peak rate is 0.02 x 5e-4 here.
 
 Command:   python -m mlm_jax.train --config=configs/modern_large.py --config.data.sources=PATH/en.jsonl.gz \
              --workdir=runs/modern
-Hardware:  meant for 8 accelerators or more; 56 rows a device at a time on 8 (accumulation 11). On another number keep
-           batch_size and change accumulation; mesh.fsdp=8 cuts parameters and optimizer state over 8 devices.
+Hardware:  meant for 8 accelerators or more; 56 rows a device at a time, on 8 with accumulation 11, which follows the
+           number of devices; mesh.fsdp=8 cuts parameters and optimizer state over 8 devices.
 Time and score: not measured.
 """
 
@@ -28,7 +28,7 @@ def get_config() -> Config:
     return Config(
         steps=337_000,
         batch_size=4928,
-        accumulation=11,
+        rows_per_device=56,
         row_length=1024,
         data=DataConfig(holdout=0.005, pack_groups=64, max_segments=64),
         tokenizer=TokenizerConfig(vocab_size=50_368, sample_bytes=100_000_000),

@@ -312,10 +312,9 @@ def first_rows(
     share = Share.of(sharding, (config.accumulation, size), axis=1)
     order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config, stream)
     block = size // share.blocks
-    places = (
-        micro * size + part * block + i for micro in itertools.count() for part in share.mine for i in range(block)
-    )
-    mine = np.array([order[rows_read + place][0] for place in itertools.islice(places, count)], np.int32)
+    starts = (micro * size + part * block for micro in itertools.count() for part in share.mine)
+    places = itertools.islice((rows_read + start + i for start in starts for i in range(block)), count)
+    mine = np.array([order[place][0] for place in places], np.int32)
     return np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, count).tolist()
 
 

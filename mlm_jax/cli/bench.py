@@ -28,7 +28,7 @@ input take of it; with --masks, what each way of masking would take. Reads the r
 where there are none, generated ones. A whole batch of a large run may be too much for this machine: make it smaller.
 Example:
 
-  python -m mlm_jax bench --config=configs/base.py --config.batch_size=8 --config.accumulation=1 --steps=5
+  python -m mlm_jax bench --config=configs/base.py --config.batch_size=8 --steps=5
 """
 WARM_UP = 3  # steps before the clock starts
 MASK_CALLS = 20
