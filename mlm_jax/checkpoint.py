@@ -156,15 +156,24 @@ class Checkpoints:
     All processes make one and call its methods together; files are looked after by process 0.
     """
 
-    def __init__(self, workdir: str | Path, keep: int, report: Callable[[str], None] = logging.warning):
-        """Finds the newest whole checkpoint. Damaged newer ones go to WORKDIR/bad, each with a line to `report`."""
+    def __init__(
+        self,
+        workdir: str | Path,
+        keep: int,
+        report: Callable[[str], None] = logging.warning,
+        doubt: Callable[[int], str | None] = lambda step: None,
+    ):
+        """Finds the newest checkpoint that is whole and of which `doubt(step)` has nothing to say.
+
+        Newer ones go to WORKDIR/bad, each with a line to `report` that says why.
+        """
         self.workdir, self.keep = Path(workdir).absolute(), keep
         self.first = jax.process_index() == 0
         self.worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending: tuple[int, concurrent.futures.Future] | None = None
         found = NO_STEP
         if self.first:
-            found = _clean(self.workdir, report)
+            found = _clean(self.workdir, report, doubt)
         found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
         self.latest: int | None = None if found == NO_STEP else found  # newest step that is saved and listed
 
@@ -287,13 +296,13 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def _clean(workdir: Path, report: Callable[[str], None]) -> int:
-    """Moves damaged checkpoints that are newer than the newest whole one away, and returns that one's step."""
+def _clean(workdir: Path, report: Callable[[str], None], doubt: Callable[[int], str | None]) -> int:
+    """Moves checkpoints that are newer than the newest good one away, and returns that one's step."""
     for leftover in (workdir / FOLDER).glob("*.orbax-checkpoint-tmp*"):
         shutil.rmtree(leftover)
     for step in reversed(steps_in(workdir)):
         folder = folder_of(workdir, step)
-        found = problem(folder)
+        found = problem(folder) or doubt(step)
         if not found:
             return step
         target, number = workdir / BAD / str(step), 2

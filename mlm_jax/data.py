@@ -1,7 +1,7 @@
 """Shards of rows to batches on the devices: the one file that knows Grain.
 
-The order of the rows is made of numbers first, (row, visit) pairs, and is a function of the seed, the corpora and the
-count of rows read before; only then are the records of a whole step read and decoded at once. So it depends neither
+The order of the rows is made of numbers first, (row, visit) pairs, and is a function of the seed and the corpora;
+places of it may be left out. Only then are the records of a whole step read and decoded at once. So it depends neither
 on the number of processes nor on the accumulation, and any position is reached without reading what stands before it.
 """
 
@@ -79,19 +79,21 @@ class Stream(NamedTuple):
 
     number: int = 0
     first_row: int = 0  # what its rows are numbered from
+    holes: tuple[tuple[int, int], ...] = ()  # places of its order that are left out, see `spikes.holes_of`
 
 
 FIRST = Stream()
 
 
-def number_streams(manifests: Sequence[dict]) -> tuple[Stream, ...]:
+def number_streams(manifests: Sequence[dict], holes: Sequence[tuple] | None = None) -> tuple[Stream, ...]:
     """The streams of a run by the manifests of their rows. Raises ConfigError where they hold more than have numbers.
 
-    Masks and dropout go by the numbers of rows, so that no draw is that of another stream.
+    holes: of each stream what is left out of its order; None: nothing. Masks and dropout go by the numbers of rows, so
+    that no draw is that of another stream.
     """
     found, first_row = [], 0
     for number, manifest in enumerate(manifests):
-        found.append(Stream(number, first_row))
+        found.append(Stream(number, first_row, tuple(holes[number]) if holes else ()))
         first_row += sum(corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"])
     if first_row > MOST_ROWS:
         fix = f"their rows are {first_row:,} in all, and row numbers go up to {MOST_ROWS:,}"
@@ -225,6 +227,17 @@ def training_order(rows: Sequence[int], config: Config, stream: Stream = FIRST) 
     return grain.MapDataset.select_from_datasets(orders, mixture)
 
 
+def rest_of(order: grain.MapDataset, place: int, holes: Sequence[tuple[int, int]]) -> grain.MapDataset:
+    """What stands in an order from a place on, without the holes."""
+    parts = []
+    for first, end in holes:
+        if place < first:
+            parts.append(order[place:first])
+        place = max(place, end)
+    last = order[place:]
+    return grain.MapDataset.concatenate([*parts, last]) if parts else last
+
+
 def mixture_shares(rows: Sequence[int], config: Config) -> list[int]:
     """In which proportion corpora of so many rows are read, as whole numbers.
 
@@ -287,15 +300,15 @@ def host_batches(
     share: Share = WHOLE,
     stream: Stream = FIRST,
 ) -> Iterator[Batch]:
-    """Numpy batches [k, b/n, ...] of one process, from the row after the first `rows_read` of the stream.
+    """Numpy batches [k, b/n, ...] of one process, from the place `rows_read` of the stream's order on.
 
-    k is `accumulation`, b `batch_size` / k. Microbatch j of all processes together holds rows j b .. (j+1) b - 1 of
-    the step. Raises ConfigError at once where the shards are not what the manifest says.
+    The holes of the stream are left out; `position.after` tells the place after a batch. k is `accumulation`, b
+    `batch_size` / k. Microbatch j of all processes together holds rows j b .. (j+1) b - 1 of the step. Raises
+    ConfigError at once where the shards are not what the manifest says.
     """
     shards = Shards(folder, manifest, "train", stream.first_row)
-    order = training_order(shards.rows, config, stream)
-    steps = (len(order) - rows_read) // config.batch_size
-    order = order[rows_read : rows_read + steps * config.batch_size]
+    order = rest_of(training_order(shards.rows, config, stream), rows_read, stream.holes)
+    order = order[: len(order) // config.batch_size * config.batch_size]
     return _batches(shards, order, config.batch_size // config.accumulation, config.accumulation, share)
 
 
@@ -307,15 +320,22 @@ def first_rows(
     stream: Stream = FIRST,
     count: int = 4,
 ) -> list[list[int]]:
-    """The first rows that each process reads after `rows_read`, by process; all processes call it together."""
+    """The first rows that each process reads from a place on, by process; all processes call it together."""
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (config.accumulation, size), axis=1)
     order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config, stream)
+    order = rest_of(order, rows_read, stream.holes)
     block = size // share.blocks
     starts = (micro * size + part * block for micro in itertools.count() for part in share.mine)
-    places = itertools.islice((rows_read + start + i for start in starts for i in range(block)), count)
+    places = itertools.islice((start + i for start in starts for i in range(block)), count)
     mine = np.array([order[place][0] for place in places], np.int32)
     return np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, count).tolist()
+
+
+def rows_at(manifest: dict, config: Config, stream: Stream, places: Iterable[int]) -> list[tuple[int, int]]:
+    """The (row, visit) pairs that stand at these places of a stream's order."""
+    order = training_order([corpus["splits"]["train"]["rows"] for corpus in manifest["corpora"]], config, stream)
+    return [order[place] for place in places]
 
 
 def train_batches(
@@ -326,10 +346,11 @@ def train_batches(
     sharding: jax.sharding.NamedSharding,
     stream: Stream = FIRST,
 ) -> Iterator[Batch]:
-    """Batches of global arrays [k, b, ...] for the steps after the first `rows_read` rows of a stream.
+    """Batches of global arrays [k, b, ...] for the steps from the place `rows_read` of a stream's order on.
 
     sharding: of an array [k, b, ...] whose rows (axis 1) are cut over the mesh. Nothing is taken ahead of the caller
-    but inside Grain, so after s batches the position is rows_read + s batch_size. See `host_batches` for the rest.
+    but inside Grain, so the place after s batches is `position.after(rows_read, s batch_size, stream.holes)`. See
+    `host_batches` for the rest.
     """
     size = config.batch_size // config.accumulation
     share = Share.of(sharding, (config.accumulation, size), axis=1)

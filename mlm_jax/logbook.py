@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jax
 
-from mlm_jax import flops
+from mlm_jax import data, flops, runtime, spikes
 from mlm_jax.config import Derived, OptimizerConfig, RunError, together
 from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
@@ -37,11 +37,12 @@ def record_start(
     device_kind: str,
     active: bool,
     branch: Path | None = None,
+    rewound_from: int | None = None,
 ) -> float:
     """Adds a line to `starts.jsonl`: when, from which step, by which command, versions and devices.
 
     began: now, or a little before, in seconds since 1970; branch: the checkpoint of another run that it goes on from,
-    `branch_from`. Returns when the run started first.
+    `branch_from`; rewound_from: the step of a spike from which this one went back. Returns when the run started first.
     """
     if not active:
         return began
@@ -53,6 +54,7 @@ def record_start(
             "time": now.isoformat(),
             "step": step,
             **({"branch_from": str(branch)} if branch else {}),
+            **({"rewound_from": rewound_from} if rewound_from else {}),
             "command": command,
             "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in VERSIONS}},
             "system": platform.platform(),
@@ -85,26 +87,37 @@ class Logbook:
         clock: Clock,
         done: int,
     ):
-        self.steps, self.device_kind, self.progress, self.clock = steps, device_kind, progress, clock
+        self.workdir, self.steps, self.device_kind, self.progress, self.clock = (
+            workdir,
+            steps,
+            device_kind,
+            progress,
+            clock,
+        )
         self.files = [
             JsonLines(workdir / STEPS, progress.active),
             TensorBoard(workdir / "tensorboard", done, progress.active),
         ]
         self.samples = JsonLines(workdir / SAMPLES, progress.active)
-        self.pending: tuple[int, dict, float] | None = None
+        self.pending: tuple[int, dict, float, int] | None = None
         self.waited = 0.0
 
-    def begin(self, phase: Phase, done: int, rows_read: int, several: bool) -> None:
-        """The steps after `done` are of this phase, of whose stream so many rows are read; until the first is done,
-        time counts as `starting`. several: whether the lines of steps name the phase.
+    def begin(self, phase: Phase, done: int, several: bool) -> None:
+        """The steps after `done` are of this phase; until the first of them is done, time counts as `starting`.
+
+        several: whether the lines of steps name the phase. All processes call it together.
         """
         self.flush()
         self.clock.switch("starting")
-        self.config, self.derived = phase.config, phase.derived
+        self.config, self.derived, self.manifest = phase.config, phase.derived, phase.rows.manifest
         self.step_flops = flops.of_run(phase.config, phase.derived)
-        # rows read of the stream before step 1, were all steps of this phase
-        self.rows_before = rows_read - done * phase.config.batch_size
-        self.phase = {"phase": phase.number} if several else {}
+        self.stream = phase.rows.stream
+        self.phase = {"phase": phase.number, spikes.STREAM: self.stream.number} if several else {}
+        self.detector = spikes.Detector(phase.config.watch)
+        if done > phase.begin:
+            before = spikes.latest(self.workdir / STEPS, phase.config.watch, phase.begin, done)
+            for line in runtime.shared(before):
+                self.detector.add(line)
         self.throughput = Throughput()
         self.seconds: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
         self.waits: collections.deque[float] = collections.deque(maxlen=LATEST_STEPS)
@@ -119,9 +132,12 @@ class Logbook:
             self.clock.assign("input", self.waited)
         return batch
 
-    def step(self, number: int, values: dict) -> None:
-        """Takes the metrics of a step that was dispatched, and writes those of the step before."""
-        before, self.pending = self.pending, (number, values, self.waited)
+    def step(self, number: int, values: dict, place: int) -> None:
+        """Takes the metrics of a step that was dispatched, and writes those of the step before.
+
+        place: to which the stream is read by it. Raises Rewind where the one before completes a spike to go back from.
+        """
+        before, self.pending = self.pending, (number, values, self.waited, place)
         if before:
             self._write(*before)
 
@@ -175,8 +191,8 @@ class Logbook:
         for file in self.files:
             file.write(record)
 
-    def _write(self, number: int, values: dict, waited: float) -> None:
-        """Writes the metrics of a step, and shows them. Raises as `_check` does."""
+    def _write(self, number: int, values: dict, waited: float, place: int) -> None:
+        """Writes the metrics of a step, and shows them. Raises as `_check` and `_look` do."""
         values = jax.device_get(values)
         if self.clock.kind == "starting":  # compiled, and the first step is done
             self.clock.switch("training")
@@ -189,33 +205,53 @@ class Logbook:
         if speed:
             places = self.derived.tokens_per_step
             mfu = flops.utilisation(self.step_flops, places, speed, self.derived.devices, self.device_kind)
-        rows_read = self.rows_before + number * self.config.batch_size
-        self._to_files(
-            {
-                "step": number,
-                **self.phase,
-                "epoch": rows_read / self.derived.train_rows,
-                "train/loss": values["loss"],
-                "train/targets": values["targets"],
-                "train/grad_norm": values["grad_norm"],
-                "learning_rate": values["learning_rate"],
-                "mask/rate": values["mask_rate"],
-                "mask/dropped": values["mask_dropped"],
-                "rows/hash": values["rows_hash"],
-                "mask/hash": values["mask_hash"],
-                "throughput/tokens_per_second": speed,
-                "throughput/mfu": mfu,
-                **self._by_objective(values),
-                **{name: value for name, value in values.items() if name.startswith("update/")},
-                **({"train/skipped": values["skipped"]} if "skipped" in values else {}),
-                "time/step": seconds,
-                "time/input_wait": waited,
-                "time/goodput": self.clock.goodput,
-            }
-        )
+        line = {
+            "step": number,
+            **self.phase,
+            "epoch": place / self.derived.train_rows,
+            "train/loss": values["loss"],
+            "train/targets": values["targets"],
+            "train/grad_norm": values["grad_norm"],
+            "learning_rate": values["learning_rate"],
+            "mask/rate": values["mask_rate"],
+            "mask/dropped": values["mask_dropped"],
+            "rows/hash": values["rows_hash"],
+            spikes.PLACE: place,
+            "mask/hash": values["mask_hash"],
+            "throughput/tokens_per_second": speed,
+            "throughput/mfu": mfu,
+            **self._by_objective(values),
+            **{name: value for name, value in values.items() if name.startswith("update/")},
+            **({"train/skipped": values["skipped"]} if "skipped" in values else {}),
+            "time/step": seconds,
+            "time/input_wait": waited,
+            "time/goodput": self.clock.goodput,
+        }
+        self._to_files(line)
         self._check(number, values)
+        self._look(line)
         left = self.throughput.seconds_left(self.steps - number)
         self.progress.update(number, values["loss"], values["learning_rate"], speed, left, mfu)
+
+    def _look(self, line: dict) -> None:
+        """What becomes of a spike: a warning that names its rows, or Rewind."""
+        spike = self.detector.add(line)
+        if not spike:
+            return
+        if self.config.watch.action == "rewind":
+            raise spikes.Rewind(spike)
+        self.progress.message(f"warning: step {spike.step:,}: {spike}")
+        if self.progress.active and (place := self._place_before(spike)) is not None:
+            end = line[spikes.PLACE]
+            first, last = data.rows_at(self.manifest, self.config, self.stream, (place, end - 1))
+            look = f"; preview --first_place={place} --rows={end - place} shows them" if not self.stream.number else ""
+            rows = f"rows {first[0]:,} ... {last[0]:,}, places {place:,} to {end - 1:,} of the order"
+            self.progress.message(f"         of {rows}{look}")
+
+    def _place_before(self, spike: spikes.Spike) -> int | None:
+        """Where the first step of a spike began to read, by the lines on the disk; None where they do not say."""
+        lines = spikes.steps_in(self.workdir / STEPS, spike.first - 2, spike.first - 1)
+        return next((line.get(spikes.PLACE) for line in lines), None)
 
     def _check(self, number: int, values: dict) -> None:
         """What becomes of a bad gradient: FloatingPointError or a warning, RunError where too many stood in a row."""

@@ -1,10 +1,25 @@
-"""Where a run stands in its data, as its checkpoints know it: rows read of each stream, and what the streams are."""
+"""Where a run stands in its data, as its checkpoints know it: how far each stream is read, and what the streams are.
+
+A position is a place in the order of all rows of a stream, whether rows before it were left out (`spikes.py`) or not.
+"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlm_jax import config as config_module
 from mlm_jax.config import Config, ConfigError
+
+
+def after(place: int, rows: int, holes: Sequence[tuple[int, int]] = ()) -> int:
+    """The place after the next so many rows from `place` on; holes: see `spikes.holes_of`."""
+    for first, end in holes:
+        if place + rows <= first:
+            break
+        if place < end:
+            rows -= max(0, first - place)
+            place = end
+    return place + rows
 
 
 def stream_facts(config: Config, manifest: dict) -> dict:
@@ -25,7 +40,7 @@ def phase_facts(phase, config: Config) -> dict:
 
 
 def position(saved: dict, facts: dict, workdir: Path, key: str = "workdir") -> list[int]:
-    """Rows of each stream that are read by the saved step; streams that are new come last, and those that are no more.
+    """How far each stream is read by the saved step; streams that are new come last, and those that are no more.
 
     `facts` gets the latter, which a later start may read again. Raises ConfigError where the run that goes on would not
     be the same run. workdir: where the checkpoint lies; key: what led there.

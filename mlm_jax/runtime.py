@@ -5,6 +5,8 @@ jax is imported within the functions, since some settings must come before it.
 
 import hashlib
 import importlib.util
+import itertools
+import json
 import os
 import platform
 import signal
@@ -13,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from mlm_jax.cluster import NAMES, Group
 from mlm_jax.config import ConfigError, RunError
@@ -25,6 +29,7 @@ START_SECONDS = 300.0  # that processes wait for the others, by default
 TELL_SECONDS = 30.0  # between lines that say so
 
 processes, index = 1, 0  # how many there are, and which one this is, as `start` found
+_steps = itertools.count(1)  # at which all processes may stop
 
 
 def start(group: Group | None = None, wait_seconds: float = START_SECONDS) -> None:
@@ -172,6 +177,19 @@ def _cpu_kind() -> str:
     return hashlib.blake2b(f"{platform.machine()} {features}".encode(), digest_size=6).hexdigest()
 
 
+def shared(value: object) -> object:
+    """What process 0 gives, in all processes; anything that JSON has. All call it together."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    if jax.process_count() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value if jax.process_index() == 0 else None).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(text.size)))
+    text = np.resize(text, size)  # of the others only the size counts
+    return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(text)).tobytes())
+
+
 class Stop:
     """Whether the run was asked to stop, by SIGTERM or the first Ctrl-C; all processes agree on the step.
 
@@ -196,13 +214,14 @@ class Stop:
             if self.several:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    def at(self, step: int) -> bool:
+    def now(self) -> bool:
         """Whether to stop after this step. All processes call it for every step, from the same one on."""
         if not self.several:
             return self.signal is not None
         from jax.experimental import multihost_utils
 
-        return multihost_utils.reached_preemption_sync_point(step)
+        # jax's service takes a step that all have yet to reach, so they are counted over all that this process does
+        return multihost_utils.reached_preemption_sync_point(next(_steps))
 
     def close(self) -> None:
         for number, handler in self.before.items():

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from mlm_jax import cluster, records, runtime
+from mlm_jax import cluster, records, runtime, spikes
 from mlm_jax import config as config_module
 from mlm_jax.config import Config, ConfigError, RunError
 from mlm_jax.flags import PREEMPTED, USER_ERROR, Arguments, Usage, parse
-from mlm_jax.position import phase_facts, position, stream_facts, streams_read
+from mlm_jax.position import after, phase_facts, position, stream_facts, streams_read
 
 USAGE = """usage: python -m mlm_jax.train --config=FILE [--config.KEY=VALUE ...] [--workdir=DIR]
 
@@ -114,7 +114,15 @@ def run(arguments: Arguments, command: str, began: float) -> int:
         config_module.check_writable(workdir)
     except ConfigError as error:
         raise ConfigError(error.key, error.value, error.fix + newest_checkpoint(workdir)) from None
-    return train(config, workdir, command, began, arguments.profile)
+    from mlm_jax import rewind
+
+    again = None
+    while True:
+        try:
+            return train(config, workdir, command, began, arguments.profile, again)
+        except spikes.Rewind as found:
+            again = rewind.go_back(config, workdir, found.spike)
+        began = time.time()
 
 
 def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> list[tuple[Path, dict]]:
@@ -142,15 +150,31 @@ def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> li
     return found
 
 
-def train(config: Config, workdir: Path, command: str, began: float, profile_steps: int) -> int:
+def train(
+    config: Config, workdir: Path, command: str, began: float, profile_steps: int, again: dict | None = None
+) -> int:
     """Trains to `config.steps`, from the newest checkpoint if there is one; returns the exit code.
 
     command: noted in `starts.jsonl`; began: when the program did, in seconds since 1970; profile_steps: how many steps
-    to trace.
+    to trace; again: what `rewind.go_back` says, where the run goes on by itself. Raises spikes.Rewind where it is to.
     """
     import jax
 
-    from mlm_jax import branch, console, data, feedback, keys, logbook, metrics, optim, phases, sharding, state, timing
+    from mlm_jax import (
+        branch,
+        console,
+        data,
+        feedback,
+        keys,
+        logbook,
+        metrics,
+        optim,
+        phases,
+        rewind,
+        sharding,
+        state,
+        timing,
+    )
     from mlm_jax.audit import check_rows
     from mlm_jax.checkpoint import Checkpoints, folder_of, read_meta, restored
     from mlm_jax.initial import check_source, params_from
@@ -158,7 +182,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
 
     first = jax.process_index() == 0
     progress = metrics.Progress(config.steps, active=first)
-    checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message)
+    checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message, rewind.doubt(workdir))
     saved = {} if checkpoints.latest is None else read_meta(workdir, checkpoints.latest)
     if checkpoints.latest is not None and "rows_read" not in saved:
         fix = "holds an imported model; begin a run in another folder, with --config.init_from of this one"
@@ -174,6 +198,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     for manifest in manifests:
         check_rows(manifest, config.mask)
     (folder, manifest), *_ = prepared
+    record = rewind.record_of(workdir, source.saved if source else saved)
+    rewind.check_record(record, config, workdir, manifest)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     asked, made = config.tokenizer, manifest["options"]["tokenizer"]
     if (asked.path or asked.terms) and (asked.path, asked.terms) != (made["path"], made.get("terms", "")):
@@ -182,7 +208,9 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
 
     rows = [
         phases.Rows(stream, folder, manifest, tokenizer.vocabulary(np.array(manifest["unigrams"])))
-        for stream, (folder, manifest) in zip(data.number_streams(manifests), prepared)
+        for stream, (folder, manifest) in zip(
+            data.number_streams(manifests, spikes.holes_of(record, len(prepared))), prepared
+        )
     ]
     planned = phases.of_run(config, derived, rows)
     mesh = sharding.make_mesh(derived[0].mesh)
@@ -198,6 +226,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         "data": manifest["fingerprint"],
         "streams": [stream_facts(*both) for both in zip(config_module.stream_configs(config), manifests)],
         "config": dataclasses.asdict(config),
+        rewind.KNOWN: record,
     }
     done, read, spent = 0, [0] * len(rows), {}  # rows of each stream
     at = source.folder if source else None  # the checkpoint that it goes on from
@@ -212,8 +241,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         read, spent = position(saved, facts, workdir), saved.get("spent", {})
     here = planned[config_module.phase_at(config, min(done + 1, config.steps))]
     rates = optim.table(target.params, here.config.optimizer)
-    progress.message(console.startup(here, kind, rates, fed))
-    for line in console.phase_lines(planned):
+    about = [] if again else [console.startup(here, kind, rates, fed), *console.phase_lines(planned)]
+    for line in (*about, *rewind.describe(record, again)):
         progress.message(line)
     if at is None:
         with sharding.activate(mesh, config.mesh):
@@ -240,7 +269,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
         return finish(checkpoints, done, config, workdir, progress)
     done_before = done
     origin = source and source.folder
-    started_at = logbook.record_start(workdir, began, done, command, here.derived, kind, first, origin)
+    went_back = again and again["step"]
+    started_at = logbook.record_start(workdir, began, done, command, here.derived, kind, first, origin, went_back)
     if first:
         for name in (logbook.STEPS, logbook.SAMPLES):
             metrics.truncate(workdir / name, done)
@@ -254,7 +284,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     clock = timing.Clock(started_at, spent, began)
     log = logbook.Logbook(workdir, config.steps, kind, progress, clock, done)
     stop, stopping = runtime.Stop(), False
-    profile = runtime.Profile(workdir / "profile", profile_steps if first else 0, progress.message)
+    profile = runtime.Profile(workdir / "profile", profile_steps if first and not again else 0, progress.message)
     with (
         sharding.activate(mesh, config.mesh),
         contextlib.closing(log),
@@ -264,7 +294,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
     ):
         for phase in planned[here.number :]:
             stream, begin = phase.rows.stream.number, max(done_before, phase.begin)
-            log.begin(phase, begin, read[stream], len(planned) > 1)
+            log.begin(phase, begin, len(planned) > 1)
             if begin > done_before:
                 progress.message(console.phase_line(phase, planned[phase.number - 1], read[stream]))
             programs = phases.make_programs(phase, config.mask, tokenizer, mesh, read[stream], progress.message)
@@ -272,8 +302,8 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                 for number in range(begin + 1, phase.end + 1):
                     batch = log.next_batch(programs.batches)
                     now, values = programs.train_step(now, batch, roots)
-                    read[stream] += phase.config.batch_size
-                    log.step(number, values)  # reads those of the step before, while this one runs
+                    read[stream] = after(read[stream], phase.config.batch_size, phase.rows.stream.holes)
+                    log.step(number, values, read[stream])  # reads those of the step before, while this one runs
                     profile.step(values)
                     compiled = number == begin + 1
                     if compiled:
@@ -283,8 +313,7 @@ def train(config: Config, workdir: Path, command: str, began: float, profile_ste
                     if compiled or number % config.audit.every_steps == 0:
                         with log.pause("starting" if compiled else "evaluation"):
                             audit_masks(programs.masks, batch, number, now, progress)
-                    # counted from this start: jax's service takes a step that all have yet to reach, and begins at 0
-                    last, stopping = number == config.steps, stop.at(number - done_before)
+                    last, stopping = number == config.steps, stop.now()
                     if last or number % config.evaluate.every_steps == 0:
                         with log.pause("evaluation"):
                             results = programs.evaluation(now.averaged, shuffled=last)

@@ -13,6 +13,7 @@ HOST = [
     "tokenizer",
     "records",
     "position",
+    "spikes",
     "prepare",
 ]  # never import jax: worker processes stay light
 ARRAYS = [
@@ -40,6 +41,7 @@ ARRAYS += [
     "step",
     "initial",
     "branch",
+    "rewind",
     "plan",
     "evaluate",
     "samples",

@@ -5,9 +5,10 @@ import numpy as np
 from batches import MASK, vocabulary
 from test_train import SMALL, text  # noqa: F401  (a fixture)
 
-from mlm_jax import preview
+from mlm_jax import data, preview
 from mlm_jax.cli import audit
 from mlm_jax.cli import preview as verb
+from mlm_jax.config import Config
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁la", "ke", "▁", "é", "<b>"]
 
@@ -58,6 +59,11 @@ def test_the_verb_works_before_any_training(text, tmp_path, capfd):  # noqa: F81
         f"row {row}, visit {visit}" for row in (0, 1) for visit in (0, 1)
     ]
     assert page.read_text().count("<section") == 4
+    assert verb.main([*argv, "--first_place=3", "--rows=2"]) == 0
+    manifest = json.loads((tmp_path / "rows/manifest.json").read_text())
+    read = data.rows_at(manifest, Config(seed=0), data.FIRST, [3, 4])
+    named = [line.split(":")[0] for line in capfd.readouterr().out.splitlines() if line.startswith("row")]
+    assert named == [f"row {row}, visit {visit}" for row, visit in read]
     again = verb.main([*argv, "--rows=2", "--visits=2"])
     assert again == 0 and capfd.readouterr().out == shown
     for flag, says in [

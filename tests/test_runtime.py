@@ -11,9 +11,9 @@ from mlm_jax.config import ConfigError
 def test_sigterm_asks_to_stop_and_close_gives_the_signal_back():
     before = signal.getsignal(signal.SIGTERM)
     stop = runtime.Stop()
-    assert not stop.at(1)
+    assert not stop.now()
     os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.at(2) and stop.signal == "SIGTERM"
+    assert stop.now() and stop.signal == "SIGTERM"
     stop.close()
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -22,7 +22,7 @@ def test_the_second_interrupt_is_at_once():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     stop = runtime.Stop()
     os.kill(os.getpid(), signal.SIGINT)
-    assert stop.at(1)
+    assert stop.now()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     stop.close()

@@ -125,10 +125,10 @@ def fails_at(failing, argv, monkeypatch):
     """Runs a command until a step is under way, as far as a crash leaves it."""
     step = logbook.Logbook.step
 
-    def fails(self, number, values):
+    def fails(self, number, *rest):
         if number == failing:
             raise KeyboardInterrupt
-        step(self, number, values)
+        step(self, number, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(logbook.Logbook, "step", fails)
@@ -267,10 +267,10 @@ def test_a_finished_run_says_so_and_can_be_asked_for_more_and_for_other(straight
 def test_sigterm_saves_and_the_run_goes_on_as_if_nothing_had_been(straight, text, tmp_path, monkeypatch, capfd):
     step = logbook.Logbook.step
 
-    def terminated_at_five(self, number, values):
+    def terminated_at_five(self, number, *rest):
         if number == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        step(self, number, values)
+        step(self, number, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(logbook.Logbook, "step", terminated_at_five)

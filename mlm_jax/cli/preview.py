@@ -23,6 +23,8 @@ they are missing. Example:
 def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("rows", 3, "how many rows to show", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("first_row", 0, "number of the first one", lower_bound=0, flag_values=values)
+    about = "in place of first_row, in the order in which training reads them, each at its visit; as a warning names it"
+    flags.DEFINE_integer("first_place", None, about, lower_bound=0, flag_values=values)
     flags.DEFINE_integer("visits", 1, "masks of each row, of its first visits", lower_bound=1, flag_values=values)
     flags.DEFINE_integer("at_step", 1, "step whose rate is used, where it changes", lower_bound=1, flag_values=values)
     flags.DEFINE_string("html", None, "file to write the same to as a page", flag_values=values)
@@ -35,13 +37,17 @@ def main(argv: list[str]) -> int:
 def run(arguments: Arguments) -> int:
     rows = open_rows(arguments.config, arguments.workdir)
     config = rows.config
-    from mlm_jax import masking, preview
+    from mlm_jax import data, masking, preview
 
     total = sum(corpus["splits"]["train"]["rows"] for corpus in rows.manifest["corpora"])
     if arguments.first_row >= total:
         raise ConfigError("--first_row", arguments.first_row, f"there are {total:,} training rows")
-    numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
-    asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
+    if arguments.first_place is None:
+        numbers = range(arguments.first_row, min(arguments.first_row + arguments.rows, total))
+        asked = [(row, visit) for row in numbers for visit in range(arguments.visits)]
+    else:
+        places = range(arguments.first_place, arguments.first_place + arguments.rows)
+        asked = data.rows_at(rows.manifest, config, data.FIRST, places)
     step = min(arguments.at_step, config.steps) - 1
     make, fed = masks_at_start(config, rows)
     mask, read = functools.partial(make, step), reader(config)

@@ -47,6 +47,7 @@ from mlm_jax.config.schema import (
     RunError,
     SaveError,
     TokenizerConfig,
+    WatchConfig,
 )
 from mlm_jax.config.source import with_source
 
@@ -75,6 +76,7 @@ __all__ = [
     "RunError",
     "SaveError",
     "TokenizerConfig",
+    "WatchConfig",
     "begins",
     "capacity",
     "changes",

@@ -19,6 +19,7 @@ from mlm_jax.config.optimizer import check_optimizer
 from mlm_jax.config.phases import check_phases, check_spans, naming, phase_configs, readings, streams
 from mlm_jax.config.schema import Config, ConfigError
 from mlm_jax.config.text import check_data, check_tokenizer
+from mlm_jax.config.watch import check_watch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,7 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     check_mask(config.mask, config.model.layers)
     check_data(config)
     check_tokenizer(config.tokenizer)
+    check_watch(config)
     if config.branch_from and config.init_from:
         fix = "a run begins with a whole state or with parameters alone; leave one of both out: config.init_from is set"
         raise ConfigError("config.branch_from", config.branch_from, fix)
@@ -177,6 +179,7 @@ CHOICES = {
     "objectives.contrastive.view": ("mask", "dropout"),
     "optimizer.name": ("adamw", "stable_adamw", "lamb", "muon"),
     "optimizer.bad_gradients": ("stop", "skip"),
+    "watch.action": ("warn", "rewind"),
     "optimizer.schedule": ("linear", "cosine", "polynomial", "inverse_sqrt", "wsd", "step", "parts", "constant"),
 }
 AT_LEAST = {
@@ -228,6 +231,11 @@ AT_LEAST = {
     "evaluate.rows": 0,
     "evaluate.seed": 0,
     "audit.every_steps": 1,
+    "watch.spike": 0.0,
+    "watch.window": 8,
+    "watch.spike_steps": 1,
+    "watch.skip_steps": 1,
+    "watch.most_rewinds": 1,
 }
 POSITIVE = (
     "mask.reference_parameters",

@@ -341,6 +341,23 @@ class AuditConfig:
 
 
 @dataclasses.dataclass(unsafe_hash=True)
+class WatchConfig:
+    """What a run looks out for while it trains."""
+
+    # above 0: a loss is high that stands more than so many times the usual spread above the usual loss, by the last
+    # `window` losses: their median, and their median distance from it (`spikes.py`). What makes the loss jump on
+    # purpose, such as a mask rate in steps, does so, too. 0: no loss is
+    spike: float = 6.0
+    window: int = 128
+    spike_steps: int = 3  # so many high losses in a row are a spike
+    # warn (a line that names the rows) | rewind (back to the newest checkpoint that has not seen the rows of the last
+    # `skip_steps` steps, which are left out from then on; `WORKDIR/skipped.jsonl` tells of it)
+    action: str = "warn"
+    skip_steps: int = 200
+    most_rewinds: int = 5  # action=rewind: one more ends the run
+
+
+@dataclasses.dataclass(unsafe_hash=True)
 class PhaseConfig:
     """A part of a run, from its `begin` to that of the next one, and what is different in it; None: as in the config.
 
@@ -392,6 +409,7 @@ class Config:
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluate: EvaluateConfig = dataclasses.field(default_factory=EvaluateConfig)
     audit: AuditConfig = dataclasses.field(default_factory=AuditConfig)
+    watch: WatchConfig = dataclasses.field(default_factory=WatchConfig)
     # parts of the run, one after the other; empty: one. They stand in the config file; the command line changes single
     # values (--config.phases[1].batch_size=64), or leaves them out (--config.phases="()")
     phases: tuple[PhaseConfig, ...] = ()
