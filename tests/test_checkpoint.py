@@ -94,6 +94,8 @@ def test_what_is_saved_is_the_step_before_the_donation(tmp_path):
 
 @pytest.mark.parametrize("shape", [(1,), (4,), (8,)])
 def test_another_number_of_devices(tmp_path, shape):
+    """Saved on eight with a table in parts, restored on one, four and eight; by processes: test_survive."""
+
     def sharded(shape):
         mesh = jax.make_mesh(shape, ("data",), (AxisType.Auto,), devices=jax.devices()[: shape[0]])
         return lambda leaf: NamedSharding(mesh, P(None, "data") if leaf.ndim == 3 else P())
