@@ -191,9 +191,10 @@ def shared(value: object) -> object:
 
 
 class Stop:
-    """Whether the run was asked to stop, by SIGTERM or the first Ctrl-C; all processes agree on the step.
+    """Whether the run was asked to stop, by SIGTERM, SIGUSR1 or the first Ctrl-C; all processes agree on the step.
 
-    A second Ctrl-C interrupts at once. Only the main thread can listen for signals; in another one nothing is changed.
+    SIGUSR1 is what mpirun forwards, which kills where it gets SIGTERM itself. A second Ctrl-C interrupts at once. Only
+    the main thread can listen for signals; in another one nothing is changed.
     """
 
     def __init__(self):
@@ -204,15 +205,15 @@ class Stop:
         self.before: dict = {}
         if _in_main_thread():
             # of several processes, jax's own service hears SIGTERM and tells the others
-            numbers = (signal.SIGINT,) if self.several else (signal.SIGINT, signal.SIGTERM)
+            numbers = [signal.SIGINT, signal.SIGUSR1] + [signal.SIGTERM] * (not self.several)
             self.before = {number: signal.signal(number, self._asked) for number in numbers}
 
     def _asked(self, number: int, frame: object) -> None:
         self.signal = signal.Signals(number).name
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, self.before[signal.SIGINT])
-            if self.several:
-                os.kill(os.getpid(), signal.SIGTERM)
+        if self.several:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def now(self) -> bool:
         """Whether to stop after this step. All processes call it for every step, from the same one on."""

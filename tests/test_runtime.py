@@ -8,14 +8,15 @@ from mlm_jax import runtime
 from mlm_jax.config import ConfigError
 
 
-def test_sigterm_asks_to_stop_and_close_gives_the_signal_back():
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_asks_to_stop_and_close_gives_it_back(number):
+    before = signal.getsignal(number)
     stop = runtime.Stop()
     assert not stop.now()
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.now() and stop.signal == "SIGTERM"
+    os.kill(os.getpid(), number)
+    assert stop.now() and stop.signal == number.name
     stop.close()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 def test_the_second_interrupt_is_at_once():
