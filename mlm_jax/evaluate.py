@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -163,10 +163,11 @@ def make_evaluation(
     manifest: dict,
     mesh: Mesh,
     split: str = "eval",
+    beat: Callable[[], None] = lambda: None,
 ) -> Callable[..., dict[str, Means]]:
     """`evaluation(params, shuffled=False) -> {set: means}` over the rows of a split of each corpus that has any.
 
-    shuffled: also the loss of masked tokens with shuffled context, `shuffled_loss`.
+    shuffled: also the loss of masked tokens with shuffled context, `shuffled_loss`. beat: is called before each batch.
     """
     plain = make_evaluation_step(model, vocabulary, config)
     fills = filler(config.objectives)
@@ -175,13 +176,17 @@ def make_evaluation(
     sets = [i for i, corpus in enumerate(manifest["corpora"]) if corpus["splits"][split]["rows"]]
     placed = sharding.batch_sharding(mesh)
 
+    def batches_of(corpus: int) -> Iterator[Batch]:
+        for batch in data.evaluation_batches(folder, manifest, config, corpus, placed, split):
+            beat()
+            yield batch
+
     def evaluation(params: dict, shuffled: bool = False) -> dict[str, Means]:
         results = {}
         for i in sets:
-            result = evaluate(plain, params, data.evaluation_batches(folder, manifest, config, i, placed, split))
+            result = evaluate(plain, params, batches_of(i))
             if shuffled and with_shuffled:
-                batches = data.evaluation_batches(folder, manifest, config, i, placed, split)
-                result["shuffled_loss"] = evaluate(with_shuffled, params, batches)["loss"]
+                result["shuffled_loss"] = evaluate(with_shuffled, params, batches_of(i))["loss"]
             results[set_names(sources)[i]] = result
         return results
 

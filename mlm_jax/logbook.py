@@ -20,9 +20,12 @@ from mlm_jax.console import evaluation_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.objectives import CAUSAL, names_of
 from mlm_jax.phases import Phase
+from mlm_jax.stuck import Watch
 from mlm_jax.timing import Clock, Throughput
 
 LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
+# what `pause` is for -> what begins; the first time programs are compiled
+PAUSES = {"starting": "a look at the masks of", "evaluation": "evaluation, audit or report after", "saving": "saving"}
 STARTS = "starts.jsonl"
 VERSIONS = ("mlm-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 STEPS, SAMPLES = "metrics.jsonl", "samples.jsonl"  # lines of later steps are removed when a run goes on
@@ -75,7 +78,8 @@ class Logbook:
     """Metrics to `metrics.jsonl`, to TensorBoard and to the line of progress; samples to `samples.jsonl`.
 
     The metrics of a step are read from the device when the next one has been dispatched, so that it never waits.
-    `begin` says which phase the steps are of. steps: of the whole run; done: the step it goes on from.
+    `begin` says which phase the steps are of. steps: of the whole run; done: the step it goes on from; watch: hears
+    what begins.
     """
 
     def __init__(
@@ -86,7 +90,9 @@ class Logbook:
         progress: Progress,
         clock: Clock,
         done: int,
+        watch: Watch,
     ):
+        self.watch, self.done = watch, done  # the latest step that was dispatched
         self.workdir, self.steps, self.device_kind, self.progress, self.clock = (
             workdir,
             steps,
@@ -124,8 +130,11 @@ class Logbook:
 
     def next_batch(self, batches: Iterator) -> object:
         """The next batch; the time for which the device had to wait for it is that step's `time/input_wait`."""
-        began = time.monotonic()
+        began, number = time.monotonic(), self.done + 1
+        self.watch.mark(f"reading the rows of step {number:,}")
         batch = next(batches)
+        first = self.clock.kind == "starting" and not self.pending
+        self.watch.mark(f"step {number:,}{', for which a program is compiled,' if first else ''}", self.usual_seconds)
         idle = self.pending is None or self.pending[1]["loss"].is_ready()  # else the device was still at work
         self.waited = time.monotonic() - began if idle else 0.0
         if self.clock.kind == "training":
@@ -137,9 +146,16 @@ class Logbook:
 
         place: to which the stream is read by it. Raises Rewind where the one before completes a spike to go back from.
         """
-        before, self.pending = self.pending, (number, values, self.waited, place)
+        before, self.pending, self.done = self.pending, (number, values, self.waited, place), number
         if before:
+            self.watch.mark(f"step {before[0]:,}", self.usual_seconds)
             self._write(*before)
+        self.watch.mark(f"step {number:,}", self.usual_seconds)
+
+    @property
+    def usual_seconds(self) -> float | None:
+        """Of a step, of late; None until it is known."""
+        return self.throughput.seconds_left(1)
 
     def flush(self) -> None:
         """Waits for the pending step and writes it to the disk."""
@@ -154,8 +170,10 @@ class Logbook:
         """Something else than steps, after the pending one; its time does not count as that of a step."""
         self.flush()
         began = time.monotonic()
+        self.watch.mark(f"{PAUSES[kind]} step {self.done:,}")
         with self.clock.during(kind):
             yield
+        self.watch.mark(f"what follows {PAUSES[kind]} step {self.done:,}")
         self.throughput.exclude(time.monotonic() - began)
 
     def evaluation(self, number: int, results: dict[str, dict], samples: list[dict]) -> None:

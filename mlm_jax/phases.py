@@ -61,11 +61,18 @@ def of_run(config: Config, derived: Sequence[Derived], rows: Sequence[Rows]) -> 
 
 
 def make_programs(
-    phase: Phase, evaluated: MaskConfig, tokenizer: Tokenizer, mesh: Mesh, rows_read: int, say: Callable[[str], None]
+    phase: Phase,
+    evaluated: MaskConfig,
+    tokenizer: Tokenizer,
+    mesh: Mesh,
+    rows_read: int,
+    say: Callable[[str], None],
+    beat: Callable[[], None],
 ) -> Programs:
-    """The programs of a phase, whose stream goes on after `rows_read` rows; nothing is compiled yet.
+    """The programs of a phase, whose stream goes on from the place `rows_read`; nothing is compiled yet.
 
-    evaluated: the masks of evaluation, which are the same in every phase. Raises ConfigError where shards are broken.
+    evaluated: the masks of evaluation, which are the same in every phase; beat: as of `evaluate.make_evaluation`.
+    Raises ConfigError where shards are broken.
     """
     config, (stream, folder, manifest, vocabulary) = phase.config, phase.rows
     fixed = dataclasses.replace(config, mask=evaluated)
@@ -76,7 +83,7 @@ def make_programs(
     return Programs(
         batches=data.train_batches(folder, manifest, config, rows_read, placed, stream),
         train_step=Watched(train_step, "train_step", say),
-        evaluation=evaluate.make_evaluation(model, vocabulary, fixed, folder, manifest, mesh),
+        evaluation=evaluate.make_evaluation(model, vocabulary, fixed, folder, manifest, mesh, beat=beat),
         samples=samples_module.make_samples(model, tokenizer, vocabulary, fixed, folder, manifest, mesh),
         masks=audit.auditor(make_mask, vocabulary, config, keys.roots(config.seed), placed),
     )

@@ -102,23 +102,23 @@ def _step_before(config: Config, workdir: Path, spike: Spike) -> int:
     raise RunError(f"step {spike.step}: {spike}; there is no checkpoint of this run from before it to go back to")
 
 
-def describe(record: list[dict], again: dict | None) -> list[str]:
-    """Lines for the terminal: what the run leaves out, or, where it goes back just now, why, to where and without what.
-
-    again: what `go_back` returned.
-    """
-    if not record:
-        return []
-    if not again:
-        streams = 1 + max(hole[0] for line in record for hole in line["rows"])
-        rows = sum(end - first for holes in spikes.holes_of(record, streams) for first, end in holes)
-        return [f"left out    {rows:,} rows around {len(record)} spike(s) of the loss, see {spikes.FILE}"]
-    spike = Spike(*(again[name] for name in Spike._fields))
+def describe(line: dict) -> str:
+    """For the terminal: why the run goes back just now, to where, and without what."""
+    spike = Spike(*(line[name] for name in Spike._fields))
     rows = [
         f"{end - first:,} rows, places {first:,} to {end - 1:,} of {f'stream {stream}' if stream else 'the order'}"
-        for stream, first, end in again["rows"]
+        for stream, first, end in line["rows"]
     ]
-    return [
-        f"rewind      step {spike.step:,}: {spike}",
-        f"            back to step {again['to']:,}, from now on without {'; '.join(rows)}",
-    ]
+    return (
+        f"rewind      step {spike.step:,}: {spike}\n"
+        f"            back to step {line['to']:,}, from now on without {'; '.join(rows)}"
+    )
+
+
+def summary(record: list[dict]) -> list[str]:
+    """A line for the terminal, if there is anything that the run leaves out."""
+    if not record:
+        return []
+    streams = 1 + max(hole[0] for line in record for hole in line["rows"])
+    rows = sum(end - first for holes in spikes.holes_of(record, streams) for first, end in holes)
+    return [f"left out    {rows:,} rows around {len(record)} spike(s) of the loss, see {spikes.FILE}"]

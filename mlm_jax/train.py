@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from mlm_jax import cluster, records, runtime, spikes
+from mlm_jax import cluster, records, runtime, spikes, stuck
 from mlm_jax import config as config_module
 from mlm_jax.config import Config, ConfigError, RunError
 from mlm_jax.flags import PREEMPTED, USER_ERROR, Arguments, Usage, parse
@@ -117,12 +117,13 @@ def run(arguments: Arguments, command: str, began: float) -> int:
     from mlm_jax import rewind
 
     again = None
-    while True:
-        try:
-            return train(config, workdir, command, began, arguments.profile, again)
-        except spikes.Rewind as found:
-            again = rewind.go_back(config, workdir, found.spike)
-        began = time.time()
+    with contextlib.closing(stuck.Watch(workdir, jax.process_index(), config.watch.stuck_seconds)) as watch:
+        while True:
+            try:
+                return train(config, workdir, command, began, arguments.profile, watch, again)
+            except spikes.Rewind as found:
+                again = rewind.go_back(config, workdir, found.spike)
+            began = time.time()
 
 
 def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> list[tuple[Path, dict]]:
@@ -151,12 +152,19 @@ def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> li
 
 
 def train(
-    config: Config, workdir: Path, command: str, began: float, profile_steps: int, again: dict | None = None
+    config: Config,
+    workdir: Path,
+    command: str,
+    began: float,
+    profile_steps: int,
+    watch: stuck.Watch,
+    again: dict | None = None,
 ) -> int:
     """Trains to `config.steps`, from the newest checkpoint if there is one; returns the exit code.
 
     command: noted in `starts.jsonl`; began: when the program did, in seconds since 1970; profile_steps: how many steps
-    to trace; again: what `rewind.go_back` says, where the run goes on by itself. Raises spikes.Rewind where it is to.
+    to trace; watch: hears what begins; again: what `rewind.go_back` says, where the run goes on by itself. Raises
+    spikes.Rewind where it is to.
     """
     import jax
 
@@ -182,6 +190,8 @@ def train(
 
     first = jax.process_index() == 0
     progress = metrics.Progress(config.steps, active=first)
+    if again:
+        progress.message(rewind.describe(again))
     checkpoints = Checkpoints(workdir, config.checkpoint.keep, progress.message, rewind.doubt(workdir))
     saved = {} if checkpoints.latest is None else read_meta(workdir, checkpoints.latest)
     if checkpoints.latest is not None and "rows_read" not in saved:
@@ -241,9 +251,10 @@ def train(
         read, spent = position(saved, facts, workdir), saved.get("spent", {})
     here = planned[config_module.phase_at(config, min(done + 1, config.steps))]
     rates = optim.table(target.params, here.config.optimizer)
-    about = [] if again else [console.startup(here, kind, rates, fed), *console.phase_lines(planned)]
-    for line in (*about, *rewind.describe(record, again)):
+    about = [console.startup(here, kind, rates, fed), *console.phase_lines(planned), *rewind.summary(record)]
+    for line in about if not again else ():
         progress.message(line)
+    watch.mark(f"restoring {at}" if at else "making the state")
     if at is None:
         with sharding.activate(mesh, config.mesh):
             if config.init_from:
@@ -282,7 +293,7 @@ def train(
     progress.message(console.first_rows_line(ahead))
     roots = keys.roots(config.seed)
     clock = timing.Clock(started_at, spent, began)
-    log = logbook.Logbook(workdir, config.steps, kind, progress, clock, done)
+    log = logbook.Logbook(workdir, config.steps, kind, progress, clock, done, watch)
     stop, stopping = runtime.Stop(), False
     profile = runtime.Profile(workdir / "profile", profile_steps if first and not again else 0, progress.message)
     with (
@@ -297,7 +308,8 @@ def train(
             log.begin(phase, begin, len(planned) > 1)
             if begin > done_before:
                 progress.message(console.phase_line(phase, planned[phase.number - 1], read[stream]))
-            programs = phases.make_programs(phase, config.mask, tokenizer, mesh, read[stream], progress.message)
+            say, beat = progress.message, watch.beat
+            programs = phases.make_programs(phase, config.mask, tokenizer, mesh, read[stream], say, beat)
             with contextlib.closing(programs.batches), contextlib.closing(programs.train_step):
                 for number in range(begin + 1, phase.end + 1):
                     batch = log.next_batch(programs.batches)
@@ -334,6 +346,7 @@ def train(
             if stopping:
                 break
         progress.message(console.time_line(clock.elapsed, clock.shares()))
+        watch.mark("the end of the run, which verifies a checkpoint and writes the report,")
     return finish(checkpoints, done, config, workdir, progress)
 
 

@@ -14,6 +14,7 @@ HOST = [
     "records",
     "position",
     "spikes",
+    "stuck",
     "prepare",
 ]  # never import jax: worker processes stay light
 ARRAYS = [

@@ -236,6 +236,7 @@ AT_LEAST = {
     "watch.spike_steps": 1,
     "watch.skip_steps": 1,
     "watch.most_rewinds": 1,
+    "watch.stuck_seconds": 0.0,
 }
 POSITIVE = (
     "mask.reference_parameters",

@@ -355,6 +355,9 @@ class WatchConfig:
     action: str = "warn"
     skip_steps: int = 200
     most_rewinds: int = 5  # action=rewind: one more ends the run
+    # a step, a batch of an evaluation or a save that has not ended for so long is told on stderr and in WORKDIR/stuck,
+    # with stack traces; again after twice as long, and so on. It ends nothing. 0: it is not told
+    stuck_seconds: float = 600.0
 
 
 @dataclasses.dataclass(unsafe_hash=True)
