@@ -4,9 +4,10 @@ Command: python benchmarks/kills.py [--kills=20] [--steps=300] [--seed=0] [--lon
          [--processes=1] [--phases] [--source=TEXT]
 
 `configs/tiny.py` on a part of the embedded text, accumulation 2, more than two epochs, a checkpoint every 10 steps.
-SIGKILL comes at a random moment after the start (importing, compiling, training), every second time as soon as a
-checkpoint is being written. With --phases the run has four: another batch, learning rate and mask rate, rows twice as
-long, and back to the first ones; the rows are then prepared within the run, and killed there, too. Ends with 0 if
+SIGKILL comes every second time while a checkpoint is being written, the first, second or third of a start; else at a
+random moment, mostly within --longest seconds of the first batch, sometimes within --longest of the start. With
+--phases the run has four: another batch, learning rate and mask rate, rows twice as long, and back to the first ones;
+the rows are then prepared within the run, and killed there, too. Ends with 0 if
 parameters and optimizer state have the same bits, and all lines of `metrics.jsonl` but their times are the same.
 
 With --processes=2 both runs go through launch/local.sh, parameters in parts over the processes (mesh.fsdp), and the
@@ -33,6 +34,7 @@ from mlm_jax import checkpoint
 from mlm_jax.prepare import pydoc
 
 MODULES = 400
+EARLY = 0.25  # share of the kills outside of saves whose moment is counted from the start, of compiling mostly
 CLOSE = 1e-4  # of losses, where the number of processes changes
 ROOT = Path(__file__).parents[1]
 
@@ -105,20 +107,25 @@ def saving(workdir: Path) -> bool:
 
 
 def killed(
-    flags: list[str], workdir: Path, processes: int, longest: float, in_save: bool, rng: random.Random
+    flags: list[str], workdir: Path, processes: int, longest: float, every: int, in_save: bool, rng: random.Random
 ) -> tuple | None:
-    """Starts the run and kills it; returns (when, whom, a line of the report), None where it came to its end before."""
+    """Starts the run and kills it; returns (when, whom, a line of the report), None where it came to its end before.
+
+    every: steps from one checkpoint to the next.
+    """
     before, starts = checkpoint.newest(workdir), count_starts(workdir)
     said = workdir.with_suffix(".said")
     with open(said, "wb") as file:
         process = started(flags, processes, stdout=file, stderr=subprocess.STDOUT)
-    began, moment = time.monotonic(), rng.uniform(0.2, longest)
+    began, moment, early = time.monotonic(), rng.uniform(0.2, longest), rng.random() < EARLY
+    waits_from, saved = began if early else None, (before or 0) + every * rng.randint(1, 3)
     while process.poll() is None:
         begun = count_starts(workdir) > starts
-        if in_save and begun and saving(workdir):
+        waits_from = waits_from or (time.monotonic() if begun else None)
+        if in_save and begun and last_step(workdir) >= saved and saving(workdir):
             time.sleep(rng.uniform(0, 0.03))
             break
-        if not in_save and time.monotonic() - began > moment:
+        if not in_save and waits_from and time.monotonic() - waits_from > moment:
             break
         time.sleep(0.001)
     seconds, was_saving = time.monotonic() - began, saving(workdir)
@@ -189,7 +196,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--longest", type=float, default=15.0, help="seconds after a start")
+    parser.add_argument("--longest", type=float, default=15.0, help="seconds")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--every", type=int, default=10, help="steps from one checkpoint to the next")
     parser.add_argument("--processes", type=lambda text: [int(one) for one in text.split(",")], default=[1])
@@ -218,7 +225,7 @@ def compare(arguments: argparse.Namespace, base: Path, given: str, config: str, 
     began, kinds, flags = time.monotonic(), collections.Counter(), command(arguments, given, shaken, config)
     for number in range(1, arguments.kills + 1):
         processes = rng.choice(arguments.processes)
-        done = killed(flags, shaken, processes, arguments.longest, number % 2 == 0, rng)
+        done = killed(flags, shaken, processes, arguments.longest, arguments.every, number % 2 == 0, rng)
         if done is None:
             print("it came to its end; the kills that are left would need more --steps")
             break
