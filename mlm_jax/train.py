@@ -130,17 +130,23 @@ def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> li
     """The folder of each stream's rows and its manifest; process 0 prepares them where that is due, the others wait.
 
     kept: how many streams a checkpoint has read. `say` warns of what changed since rows were made that stay as they
-    are. Raises ConfigError, where rows that a phase names have another tokenizer than the first.
+    are. Raises ConfigError in all processes, where the rows cannot be made, or those that a phase names have another
+    tokenizer than the first.
     """
     import jax
-    from jax.experimental import multihost_utils
 
+    wrong = None
     if jax.process_index() == 0:
         from mlm_jax.prepare import prepare_or_keep
 
-        for change in prepare_or_keep(config, workdir, kept):
-            say(f"warning: the rows stay as they are, made before this changed: {change}")
-    multihost_utils.sync_global_devices("rows")
+        try:
+            for change in prepare_or_keep(config, workdir, kept):
+                say(f"warning: the rows stay as they are, made before this changed: {change}")
+        except ConfigError as error:
+            wrong = error
+    told = runtime.shared(wrong and [wrong.key, str(wrong.value), wrong.fix])
+    if told:
+        raise wrong or ConfigError(*told)
     found = [(folder, records.read_manifest(folder)) for folder in config_module.rows_folders(config, workdir)]
     hashes = [manifest["tokenizer"]["hash"] for _, manifest in found]
     for stream, (folder, _) in enumerate(found):

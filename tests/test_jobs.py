@@ -93,17 +93,17 @@ def test_mpirun_stopped_and_killed_ends_with_the_same_numbers(rows, straight, tm
     assert numbers(workdir) == straight
 
 
+def mistake(folder):
+    """A source without text, which the first process alone reads."""
+    (folder / "empty.txt").write_text("\n")
+    return ["--config=configs/tiny.py", f"--config.data.sources={folder}/empty.txt", f"--workdir={folder}/run"]
+
+
 @with_mpi
 def test_mpirun_gives_the_code_of_a_mistake(tmp_path):
-    program = [
-        "launch/mpi.sh",
-        "localhost:2",
-        "--config=configs/tiny.py",
-        "--config.batch_size=7",
-        f"--workdir={tmp_path}",
-    ]
+    program = ["launch/mpi.sh", "localhost:2", *mistake(tmp_path)]
     done = subprocess.run(program, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2 and "config.batch_size = 7" in done.stderr
+    assert done.returncode == 2 and f"mlm_jax: config.data.sources = ('{tmp_path}/empty.txt',)" in done.stderr
 
 
 def sbatch(rows, workdir, said):  # noqa: F811
@@ -171,6 +171,10 @@ def test_slurm_preempted_cancelled_and_killed_ends_with_the_same_numbers(rows, s
 @with_slurm
 def test_slurm_gives_the_code_of_a_mistake(tmp_path):
     options = ["--ntasks-per-node=2", "--gpus-per-node=0", f"--output={tmp_path}/said", "--wait"]
-    mistake = ["--config=configs/tiny.py", "--config.batch_size=7", f"--workdir={tmp_path}"]
-    done = subprocess.run(["sbatch", *options, "launch/slurm.sbatch", *mistake], cwd=ROOT, env=ENV, timeout=100)
-    assert done.returncode == 2 and "config.batch_size = 7" in (tmp_path / "said").read_text()
+    done = subprocess.run(
+        ["sbatch", *options, "launch/slurm.sbatch", *mistake(tmp_path)], cwd=ROOT, env=ENV, timeout=100
+    )
+    assert (
+        done.returncode == 2
+        and f"mlm_jax: config.data.sources = ('{tmp_path}/empty.txt',)" in (tmp_path / "said").read_text()
+    )
