@@ -1,4 +1,8 @@
-"""The training step on six meshes of eight devices against one device: numbers, and where every array lies."""
+"""The training step on six meshes of eight devices against one device: numbers, and where every array lies.
+
+Rows, masks and dropout are the same draws on any mesh, losses are sums over counts wherever a row lies, and a device
+that has nothing to predict adds nothing.
+"""
 
 import dataclasses
 import functools
