@@ -134,7 +134,8 @@ def killed(
     if process.returncode is not None:
         sys.exit(f"it ended by itself with {process.returncode}:\n{said.read_text()[-3000:]}")
     whom = kill(process, processes, rng)
-    when = "saving" if was_saving else "training" if count_starts(workdir) > starts else "starting"
+    # what an earlier save left behind is there until the next one
+    when = "starting" if count_starts(workdir) == starts else "saving" if was_saving else "training"
     where = f"from {before or 0:>4}  {whom} killed after {seconds:5.1f} s at step {last_step(workdir):>4}, {when}"
     return when, whom, where
 
