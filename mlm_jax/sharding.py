@@ -1,12 +1,14 @@
 """Where arrays lie: parameter path -> logical axes, logical axis -> mesh axis, and the constraints that hold them.
 
-The table of logical axes belongs to the code, the rules from logical to mesh axes to the config (`mesh.rules`).
+The table of logical axes belongs to the code, the rules from logical to mesh axes to the config (`mesh.rules`). Code
+is written for all rows, and the compiler cuts it by the constraints; but within `parallel.on_own_rows` it is run by
+every device for its own rows, and the compiler cuts along the axes alone that are left to it.
 """
 
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -92,9 +94,13 @@ def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     """Holds an activation to logical axes (`batch`, or one of the rules'); does nothing outside a mesh."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return x
-    return jax.lax.with_sharding_constraint(x, _spec(axes))
+    return hold(x, _spec(axes))
+
+
+def hold(x: jax.Array, spec: P) -> jax.Array:
+    """Holds an array to those mesh axes of a spec that are the compiler's; does nothing outside a mesh."""
+    left = axes_of_compiler()
+    return jax.lax.with_sharding_constraint(x, only(spec, left)) if left else x
 
 
 def per_device(
@@ -102,19 +108,19 @@ def per_device(
 ) -> Callable[..., jax.Array]:
     """`function` run on each device's parts of its arguments, for kernels that the compiler cannot cut itself.
 
-    arguments, result: their logical axes, as for `constrain`. Outside a mesh it is the function itself.
+    arguments, result: their logical axes, as for `constrain`. Where the compiler cuts nothing it is just the function.
     """
-    if jax.sharding.get_abstract_mesh().empty:
+    left = axes_of_compiler()
+    if not left:
         return function
     specs = tuple(map(_spec, arguments))
-    return jax.shard_map(function, in_specs=specs, out_specs=_spec(result), check_vma=False)
+    return jax.shard_map(function, in_specs=specs, out_specs=_spec(result), axis_names=set(left), check_vma=False)
 
 
 def parts(axis: str) -> int:
-    """How many parts the mesh cuts a logical axis of an activation into; 1 outside a mesh."""
-    names = _table().get(axis) or ()
-    sizes = dict(jax.sharding.get_abstract_mesh().shape)
-    return math.prod(sizes.get(name, 1) for name in ((names,) if isinstance(names, str) else names))
+    """How many parts the compiler cuts a logical axis of an activation into; 1 outside a mesh."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return math.prod(sizes[name] for name in names(_spec((axis,))[0]))
 
 
 def platform() -> str:
@@ -123,27 +129,29 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def _table() -> dict[str, str | tuple[str, ...]]:
-    return {"batch": BATCH_AXES, **dict(_RULES.get())}
+def rules() -> tuple[tuple[str, str], ...]:
+    """The rules of the mesh that is active; none without one."""
+    return _RULES.get()
+
+
+def axes_of_compiler() -> tuple[str, ...]:
+    """The axes of the mesh along which the compiler cuts what is computed here; none outside a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(axis for axis in mesh.axis_names if axis not in mesh.manual_axes)
+
+
+def names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
+
+
+def only(spec: P, axes: Collection[str]) -> P:
+    """A spec with these mesh axes alone."""
+    kept = [tuple(name for name in names(entry) if name in axes) for entry in spec]
+    return P(*(some if len(some) > 1 else some[0] if some else None for some in kept))
 
 
 def _spec(axes: tuple[str | None, ...]) -> P:
-    return P(*(_table().get(axis) if axis else None for axis in axes))
-
-
-def at_use(subtree: tree.PyTree, prefix: str, dtype: jax.typing.DTypeLike) -> tree.PyTree:
-    """The parameters of one layer as they enter the computation: cast, then gathered over the fsdp axis.
-
-    Cast first, so that what travels is half as large. Biases and norm scales stay float32: they are small, and a scale
-    of 1.001 would be 1 in bfloat16. `prefix` is the path of the subtree; leaves have no layer axis.
-    """
-
-    def use(path: str, leaf: jax.Array) -> jax.Array:
-        if not path.endswith(("bias", "scale")):
-            leaf = leaf.astype(dtype)
-        if jax.sharding.get_abstract_mesh().empty:
-            return leaf
-        rules = tuple(rule for rule in _RULES.get() if rule[1] != "fsdp")
-        return jax.lax.with_sharding_constraint(leaf, spec_of(f"{prefix}/{path}", leaf.ndim, rules))
-
-    return tree.map_with_path(use, subtree)
+    """Of logical axes, with those mesh axes alone that are the compiler's."""
+    table = {"batch": BATCH_AXES, **dict(rules())}
+    return only(P(*(table.get(axis) if axis else None for axis in axes)), axes_of_compiler())

@@ -8,7 +8,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from mlm_jax import feedback, keys, masking, optim, order, sharding
+from mlm_jax import feedback, keys, masking, optim, order, parallel, sharding
 from mlm_jax.batch import Batch, Masked
 from mlm_jax.config import Config, capacity, together
 from mlm_jax.models import Model
@@ -106,7 +106,7 @@ def _gradients(
     names = tuple(counts)
     drops = model.config.dropout > 0 or model.config.attention_dropout > 0
 
-    def loss(params: dict, rows: Rows) -> tuple[Float[Array, ""], tuple]:
+    def loss(params: dict, rows: Rows, counts: Metrics, weights: Metrics, roots: keys.Roots) -> tuple[Array, tuple]:
         passes = Passes(model, params, rows, config, names, roots, drops=drops, also_other=drops)
         means, losses = terms(passes, names, counts)
         totals = {name: means.pop(f"{name}/total", means[f"{name}/loss"]) for name in names}
@@ -114,19 +114,33 @@ def _gradients(
         return means["loss"], (means, losses)
 
     gradient = jax.grad(loss, has_aux=True)
-    first = jax.tree.map(lambda x: x[0], rows)
-    if rows.batch.row.shape[0] == 1:
-        gradients, (means, losses) = gradient(params, first)
-        return means, losses[None], gradients
 
-    def add(total: tuple, micro: Rows) -> tuple[tuple, Array]:
-        gradients, (means, losses) = gradient(params, micro)
-        return jax.tree.map(jnp.add, total, (gradients, means)), losses
+    def of_rows(params: dict, rows: Rows, *rest: Metrics | keys.Roots) -> tuple[dict, Array, Metrics]:
+        """(gradients, losses, means), of which counts make a part of the whole where these rows are a part."""
+        first = jax.tree.map(lambda x: x[0], rows)
+        if rows.batch.row.shape[0] == 1:
+            gradients, (means, losses) = gradient(params, first, *rest)
+            return gradients, losses[None], means
 
-    gradients, (means, _) = jax.eval_shape(gradient, params, first)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradients, means))
-    (gradients, means), losses = jax.lax.scan(add, zeros, rows)
+        def add(total: tuple, micro: Rows) -> tuple[tuple, Array]:
+            gradients, (means, losses) = gradient(params, micro, *rest)
+            return jax.tree.map(jnp.add, total, (gradients, means)), losses
+
+        gradients, (means, _) = jax.eval_shape(gradient, params, first, *rest)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradients, means))
+        (gradients, means), losses = jax.lax.scan(add, zeros, rows)
+        return gradients, losses, means
+
+    if _have_own_rows(config, names, rows.batch):
+        of_rows = parallel.on_own_rows(of_rows, config.mesh)
+    gradients, losses, means = of_rows(params, rows, counts, weights, roots)
     return means, losses, gradients
+
+
+def _have_own_rows(config: Config, names: tuple[str, ...], batch: Batch) -> bool:
+    """Whether what a device computes of its own rows needs no others: no group of rows is cut."""
+    rows_of_device = batch.row.shape[1] // sharding.parts("batch")
+    return "contrastive" not in names or rows_of_device % config.objectives.contrastive.group_rows == 0
 
 
 def _of_rows(batch: Batch, masked: Masked, vocabulary: Vocabulary) -> Metrics:

@@ -22,6 +22,7 @@ ARRAYS = [
     "tree",
     "compilation",
     "sharding",
+    "parallel",
     "flops",
     "timing",
     "metrics",

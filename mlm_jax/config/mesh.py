@@ -33,6 +33,8 @@ def _check_rules(rules: tuple[tuple[str, str], ...], axes: tuple[str, ...]) -> N
     for logical, axis in rules:
         if axis not in axes:
             raise ConfigError(key, (logical, axis), f"mesh axes are {', '.join(axes)}")
+        if axis == "data":
+            raise ConfigError(key, (logical, axis), "parameters are whole along data; fsdp is the axis that cuts both")
         if logical not in LOGICAL_AXES:
             raise ConfigError(key, (logical, axis), f"logical axes are {', '.join(LOGICAL_AXES)}")
         if logical != "width" and axis == table.get("width"):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from mlm_jax import sharding, tree
+from mlm_jax import parallel, sharding, tree
 from mlm_jax.batch import Batch, Encoded
 from mlm_jax.config import ModelConfig
 from mlm_jax.kernels import splash, vocabulary
@@ -21,9 +21,11 @@ Params = dict[str, object]
 HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1, "discriminator": 2**31 + 2}
 PROJECTION_NUMBER, GENERATOR_NUMBER = 2**31 + 3, 2**31 + 4
 WANTED = ("hidden", "attention", "attention_received")
-# By `remat`, what the forward pass of a layer keeps beside its inputs. Products with weights have no batch axes, those
-# of attention have, and the scores would be the most of all; its kernel keeps as little as a product.
+# By `remat`, what the forward pass of a layer keeps beside its inputs: of `none` all but what `parallel` gathers, if it
+# does. Products with weights have no batch axes, those of attention have, and the scores would be the most of all; its
+# kernel keeps as little as a product.
 POLICIES = {
+    "none": parallel.keep_all_but_gathered,
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         jax.checkpoint_policies.save_only_these_names(splash.RESIDUALS),
@@ -172,7 +174,7 @@ def assemble(
                 return y, out
 
             # the backward pass begins with the final layer: what it would free is wanted again at once
-            if config.remat != "none" and not final:
+            if not final and (config.remat != "none" or parallel.gathers_weights()):
                 layer = jax.checkpoint(layer, policy=POLICIES[config.remat])
             return layer(where.weights, x, depth)
 
@@ -216,7 +218,7 @@ def assemble(
         return Encoded(hidden=x, out=gathered)
 
     def decoding(params: Params, hidden: Float[Array, "*b d"]) -> vocabulary.Decoding:
-        word = sharding.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
+        word = parallel.at_use(params["embeddings"]["word"], "embeddings/word", dtype)
         head = _Where(parts["head"], own(params)["head"], f"{prefix}head").module(dtype)
         return head(hidden, word["table"])
 
@@ -298,7 +300,7 @@ class _Where(NamedTuple):
 
     def module(self, dtype: jax.typing.DTypeLike) -> nnx.Module:
         """The part as it enters the computation."""
-        return nnx.merge(self.part.graph, sharding.at_use(self.weights, self.prefix, dtype))
+        return nnx.merge(self.part.graph, parallel.at_use(self.weights, self.prefix, dtype))
 
 
 class _Layers:

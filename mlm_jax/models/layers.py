@@ -3,6 +3,7 @@ given, with sums over many values in float32."""
 
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -108,8 +109,15 @@ class Linear(nnx.Module):
         return add_bias(y, self.bias[...]) if hasattr(self, "bias") else y
 
 
-# For what reads less than it would keep for the backward pass, and costs next to nothing to compute again there.
-recomputed = functools.partial(jax.checkpoint, prevent_cse=False)
+def recomputed(function: Callable[..., Array]) -> Callable[..., Array]:
+    """The function, which keeps nothing but its arguments for the backward pass, and is computed there again.
+
+    For what reads less than it would keep, and costs next to nothing. (`jax.checkpoint` would do so, too, but not
+    within another one, whose policy then decides.)
+    """
+    alone = jax.custom_vjp(function)
+    alone.defvjp(lambda *given: (function(*given), given), lambda given, g: jax.vjp(function, *given)[1](g))
+    return alone
 
 
 class Norm(nnx.Module):

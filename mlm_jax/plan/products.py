@@ -37,7 +37,16 @@ def _of(equation: JaxprEqn, causal_ratio: Fraction) -> int | Fraction:
             return max(inner)
         ordinary, causal = inner  # as false and true stand in it
         return (1 - causal_ratio) * ordinary + causal_ratio * causal
-    return sum(inner) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+    return sum(inner) * _times(equation)
+
+
+def _times(equation: JaxprEqn) -> int:
+    """How often what is inside runs, over all devices."""
+    if equation.primitive.name == "scan":
+        return equation.params["length"]
+    if equation.primitive.name == "shard_map":  # shapes inside are those of a device's part
+        return math.prod(equation.params["mesh"].shape[axis] for axis in equation.params["newly_manual_axes"])
+    return 1
 
 
 def _inside(params: dict) -> Iterator[ClosedJaxpr | Jaxpr]:
