@@ -72,7 +72,7 @@ forward() {
   kill -USR1 "$job" 2>/dev/null || true
 }
 trap forward INT TERM
-trap 'kill -KILL "$job" 2>/dev/null || true' EXIT # its processes end with it
+trap 'kill -TERM "$job" 2>/dev/null || true' EXIT
 
 while :; do # wait also ends when a signal is forwarded
   code=0

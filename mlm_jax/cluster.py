@@ -184,7 +184,8 @@ def _own_gpus(group: Group, environment: Mapping[str, str]) -> tuple[int, ...] |
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     count = len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len(list(filter(None, visible.split(","))))
-    if not group.local or not count or "JAX_LOCAL_DEVICE_IDS" in environment:
+    wanted = {"cuda", "gpu"} & set(environment.get("JAX_PLATFORMS", "cuda").split(","))
+    if not group.local or not count or not wanted or "JAX_LOCAL_DEVICE_IDS" in environment:
         return None
     local, processes = group.local
     if "SLURM_GPUS_PER_TASK" in environment or (visible is not None and count == 1):

@@ -159,6 +159,7 @@ def test_contradictions_name_key_and_value(asked, flags, environment, says):
         (MPI | {"CUDA_VISIBLE_DEVICES": "0,1"}, (1,)),
         (STEP | {"CUDA_VISIBLE_DEVICES": ""}, None),  # none
         (STEP | {"CUDA_VISIBLE_DEVICES": "0,1", "JAX_LOCAL_DEVICE_IDS": "0"}, None),  # jax reads that itself
+        (NODES | {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "JAX_PLATFORMS": "cpu"}, None),  # not wanted
         (SLICE | {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
         (STEP, (4, 5, 6, 7)),  # of the eight that the machine has
     ],

@@ -108,7 +108,7 @@ def test_mpirun_gives_the_code_of_a_mistake(tmp_path):
 
 def sbatch(rows, workdir, said):  # noqa: F811
     """Submits a job; returns its number."""
-    options = ["--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", f"--output={said}"]
+    options = ["--parsable", "--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", f"--output={said}"]
     program = ["sbatch", *options, "launch/slurm.sbatch", *flags(rows, workdir)]
     done = subprocess.run(program, cwd=ROOT, env=ENV, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -170,7 +170,7 @@ def test_slurm_preempted_cancelled_and_killed_ends_with_the_same_numbers(rows, s
 
 @with_slurm
 def test_slurm_gives_the_code_of_a_mistake(tmp_path):
-    options = ["--ntasks-per-node=2", "--gpus-per-node=0", f"--output={tmp_path}/said", "--wait"]
+    options = ["--ntasks-per-node=2", "--gpus-per-node=0", "--cpus-per-task=1", f"--output={tmp_path}/said", "--wait"]
     done = subprocess.run(
         ["sbatch", *options, "launch/slurm.sbatch", *mistake(tmp_path)], cwd=ROOT, env=ENV, timeout=100
     )
