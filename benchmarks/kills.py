@@ -172,7 +172,9 @@ def count_starts(workdir: Path) -> int:
 
 def untimed(workdir: Path) -> list[dict]:
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{k: v for k, v in record.items() if not k.startswith(("time/", "throughput/"))} for record in records]
+    return [
+        {k: v for k, v in record.items() if not k.startswith(("time/", "throughput/", "memory/"))} for record in records
+    ]
 
 
 def state(workdir: Path, step: int) -> list:

@@ -18,13 +18,14 @@ class Watched:
     """A jitted function that says when, after its first compilation, it is compiled again, and what changed.
 
     name: of the function that was jitted; report: takes a line. `seconds`: compilations up to now, `hits`: how many
-    of all programs came from the cache on the disk.
+    of all programs came from the cache on the disk. `shapes`: of the latest arguments that it was compiled for.
     """
 
     def __init__(self, function: Callable, name: str, report: Callable[[str], None]):
         self.function, self.name, self.report = function, name, report
         self.count, self.seconds, self.hits = 0, 0.0, 0
         self.described: dict[str, str] | None = None
+        self.shapes: tuple | None = None
         jax.monitoring.register_event_duration_secs_listener(self._compiled)
         jax.monitoring.register_event_listener(self._hit)
 
@@ -37,7 +38,18 @@ class Watched:
             if self.described is not None:
                 self.report(f"{self.name} was compiled again ({self.seconds:.1f} s in all): {self._cause(described)}")
             self.described = described
+            self.shapes = jax.tree.map(_shape, args)
         return result
+
+    def memory_bytes(self) -> int | None:
+        """What its program needs of a device, with arguments and results; None where that is not known."""
+        if self.shapes is None:
+            return None
+        found = self.function.lower(*self.shapes).compile().memory_analysis()  # as it is compiled already
+        if found is None:
+            return None
+        held = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+        return held + found.temp_size_in_bytes
 
     def close(self) -> None:
         jax.monitoring.unregister_event_duration_listener(self._compiled)
@@ -59,6 +71,14 @@ class Watched:
                 changes.append(f"{path} was {was}, is {now}")
         more = [f"and {len(changes) - MOST_DIFFERENCES} more"] if len(changes) > MOST_DIFFERENCES else []
         return "; ".join(changes[:MOST_DIFFERENCES] + more) or "its arguments are as before (a setting of jax changed)"
+
+
+def _shape(leaf: object) -> object:
+    """What is known of an array even when it was donated."""
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    where = leaf.sharding if leaf.committed else None  # else it may go anywhere, and would be compiled anew for there
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where, weak_type=leaf.aval.weak_type)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mlm_jax import config as config_module
-from mlm_jax import flops
+from mlm_jax import flops, usage
 from mlm_jax.compilation import Watched
 from mlm_jax.config import Config, Derived, MaskConfig, OptimizerConfig, resolve
 from mlm_jax.metrics import duration, short
@@ -174,11 +174,25 @@ def phase_line(phase: Phase, before: Phase, rows_read: int) -> str:
 
 
 def compiled_line(phase: int, step: Watched, seconds: float | None) -> str:
-    """How long the step of a phase took to compile. seconds: since the program began; None: it went on from another."""
+    """How long the step of a phase took to compile, and the memory that it needs.
+
+    seconds: since the program began; None: it went on from another.
+    """
     cached = f" ({step.hits} programs came from the cache)" if step.hits else ""
+    needs = f"; it needs {short(size)}B of a device" if (size := step.memory_bytes()) else ""
     if seconds is None:
-        return f"phases[{phase}]: compiled in {step.seconds:.1f} s{cached}"
-    return f"first step done {seconds:.1f} s after the start, {step.seconds:.1f} s of them compiling it{cached}"
+        return f"phases[{phase}]: compiled in {step.seconds:.1f} s{cached}{needs}"
+    return f"first step done {seconds:.1f} s after the start, {step.seconds:.1f} s of them compiling it{cached}{needs}"
+
+
+def memory_line(found: Mapping[str, int]) -> str:
+    """What `usage.memory` found, as far as it is known."""
+    device = ""
+    if usage.PEAK in found:
+        limit = f" of {short(found[usage.LIMIT])}B" if usage.LIMIT in found else ""
+        device = f"at most {short(found[usage.PEAK])}B{limit} on a device, "
+    now = f"{short(found[usage.HOST])}B, " if usage.HOST in found else ""
+    return f"      memory: {device}on the host {now}at most {short(found[usage.HOST_PEAK])}B"
 
 
 def first_rows_line(rows: Sequence[Sequence[int]]) -> str:

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import jax
 
-from mlm_jax import data, flops, runtime, spikes
+from mlm_jax import data, flops, runtime, spikes, usage
 from mlm_jax.config import Derived, OptimizerConfig, RunError, together
-from mlm_jax.console import evaluation_line, pace_line
+from mlm_jax.console import evaluation_line, memory_line, pace_line
 from mlm_jax.metrics import JsonLines, Progress, TensorBoard, truncate
 from mlm_jax.objectives import CAUSAL, names_of
 from mlm_jax.phases import Phase
 from mlm_jax.stuck import Watch
 from mlm_jax.timing import Clock, Throughput
 
+MEMORY_EVERY = 100  # steps between those whose lines say how much is in use
 LATEST_STEPS = 1000  # over which percentiles of step times and the share of waiting are stated
 # what `pause` is for -> what begins; the first time programs are compiled
 PAUSES = {"starting": "a look at the masks of", "evaluation": "evaluation, audit or report after", "saving": "saving"}
@@ -107,6 +108,7 @@ class Logbook:
         self.samples = JsonLines(workdir / SAMPLES, progress.active)
         self.pending: tuple[int, dict, float, int] | None = None
         self.waited = 0.0
+        self.told_full = False
 
     def begin(self, phase: Phase, done: int, several: bool) -> None:
         """The steps after `done` are of this phase; until the first of them is done, time counts as `starting`.
@@ -188,6 +190,7 @@ class Logbook:
             self.progress.message(f"step {number:,}  {evaluation_line(name, result)}")
         if self.seconds:
             self.progress.message(pace_line(self.seconds, self.waits, self.clock.goodput))
+            self.progress.message(memory_line(usage.memory()))
         for name, result in results.items():
             for key, value in result.items():
                 if key.endswith("loss") and not math.isfinite(value):
@@ -244,12 +247,21 @@ class Logbook:
             "time/step": seconds,
             "time/input_wait": waited,
             "time/goodput": self.clock.goodput,
+            **(self._memory(number) if number % MEMORY_EVERY == 0 or number == self.steps else {}),
         }
         self._to_files(line)
         self._check(number, values)
         self._look(line)
         left = self.throughput.seconds_left(self.steps - number)
         self.progress.update(number, values["loss"], values["learning_rate"], speed, left, mfu)
+
+    def _memory(self, number: int) -> dict[str, int]:
+        """What is in use, for a step's line; a warning, once, where a device is nearly full."""
+        found = usage.memory()
+        if usage.is_full(found) and not self.told_full:
+            self.told_full = True
+            self.progress.message(f"warning: step {number:,}: a device is nearly full\n{memory_line(found)}")
+        return found
 
     def _look(self, line: dict) -> None:
         """What becomes of a spike: a warning that names its rows, or Rewind."""

@@ -180,7 +180,8 @@ def _append(path: str, text: str) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends when the run does
+    # what a scheduler sends to all processes is for the run, with which it ends
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     _, of_seconds, to_path, its_name, *numbers = sys.argv
     look_on(float(of_seconds), to_path, its_name, *map(int, numbers))

@@ -21,6 +21,7 @@ ARRAYS = [
     "runtime",
     "tree",
     "compilation",
+    "usage",
     "sharding",
     "parallel",
     "flops",

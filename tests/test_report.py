@@ -375,3 +375,15 @@ def test_jax_is_not_needed(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == str(tmp_path / "run" / "report.html"), done.stderr
+
+
+def test_memory_and_rewinds_have_their_place(tmp_path):
+    memory = {"memory/peak_bytes": 12e9, "memory/limit_bytes": 16e9, "memory/host_bytes": 3e9}
+    line = {"time": "2026-11-30T13:00:00+00:00", "step": 516, "to": 400, "loss": 9.25, "usual": 4.5}
+    skipped = [line | {"rows": [[0, 300, 1500], [1, 0, 34]]}, {"step": 3}]
+    (tmp_path / "skipped.jsonl").write_text("".join(json.dumps(one) + "\n" for one in skipped) + '{"torn')
+    page = write(tmp_path, metrics=[step(1), step(100, **memory), step(200, **memory)])
+    assert "A device has 16.0 GB." in page and "most on a device" in page
+    cells = ["2026-11-30 13:00:00 UTC", "516", "400", "9.25", "4.5", "1,234"]
+    assert "".join(f"<td>{cell}</td>" for cell in cells) in page
+    assert "Rewinds" not in write(tmp_path / "plain", metrics=[step(1)])

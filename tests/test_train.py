@@ -82,8 +82,8 @@ def steps_of(workdir):
 
 
 def untimed(line):
-    """What is the same in every run: all but times."""
-    return {key: value for key, value in line.items() if not key.startswith(("time/", "throughput/"))}
+    """What is the same in every run: all but times and memory."""
+    return {key: value for key, value in line.items() if not key.startswith(("time/", "throughput/", "memory/"))}
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,8 @@ def starts(run: Run) -> Html | None:
     for i, start in enumerate(run.starts, start=1):
         changed = [f"{k} {v}" for k, v in start.get("versions", {}).items() if before.get("versions", {}).get(k) != v]
         news = ", ".join(changed) if before else ""
+        if "rewound_from" in start:
+            news = f"went back from step {_count(start['rewound_from'])}"
         if before and start.get("command") != before.get("command"):
             news = join(news or None, " " if news else None, tag("code", start.get("command", "")))
         step = short_step(number(start.get("step")))
@@ -88,6 +90,28 @@ def starts(run: Run) -> Html | None:
     note = tag("p", f"The first {hidden} starts are not shown.", class_="note") if hidden > 0 else None
     head = ["start", "time", "from step", "devices", "mesh", "changed"]
     return tag("div", note, table(head, rows[-MOST_STARTS:], "starts"), class_="card")
+
+
+def rewinds(run: Run) -> Html | None:
+    """Every spike of the loss from which the run went back: its loss, the steps that were lost, the rows left out."""
+    if not run.rewinds:
+        return None
+    rows = []
+    for line in run.rewinds:
+        spike, to = (_count(line.get(key)) for key in ("step", "to"))
+        left_out = sum(number(end) - number(first) for _, first, end in line.get("rows", []))
+        losses = [f"{number(line.get(key)):.4g}" for key in ("loss", "usual")]
+        rows.append(
+            [
+                str(line.get("time", "–")).replace("T", " ").replace("+00:00", " UTC"),
+                spike,
+                to,
+                *losses,
+                _count(left_out),
+            ]
+        )
+    head = ["time", "spike found at step", "back to step", "its loss", "usual loss", "rows left out"]
+    return tag("div", table(head, rows, "starts"), class_="card")
 
 
 def command(run: Run) -> Html | None:

@@ -228,6 +228,7 @@ PARTS = {
     "Phases": facts.phases,
     "Environment": facts.environment,
     "Starts": facts.starts,
+    "Rewinds": facts.rewinds,
     "Command": facts.command,
     "Config": facts.config,
 }

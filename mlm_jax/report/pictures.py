@@ -131,6 +131,22 @@ def time_shares(run: Run) -> Picture:
     return Picture("Where the time goes", lines, note, percent=True, low=0.0, high=1.02)
 
 
+def memory(run: Run) -> Picture:
+    lines, note = [], ""
+    for key, color, label in (
+        ("memory/peak_bytes", "train", "most on a device"),
+        ("memory/host_bytes", "other", "host"),
+    ):
+        x, y = _column(run, key)
+        if len(x):
+            places = pick(len(x))
+            lines.append(Line(x[places], y[places] / 1e9, color, label))
+    limits = _column(run, "memory/limit_bytes")[1]
+    if len(limits):
+        note = f" A device has {limits[-1] / 1e9:.1f} GB."
+    return Picture("Memory", lines, f"GB, of the first process. On the host it should not grow.{note}", low=0.0)
+
+
 def goodput(run: Run) -> np.ndarray:
     """Share of useful training, f64[n]; older runs call it by another name."""
     return np.where(np.isfinite(run.steps["time/goodput"]), run.steps["time/goodput"], run.steps["goodput"])
@@ -148,4 +164,4 @@ def deciles(run: Run, name: str) -> Picture:
 
 
 WIDE = (loss,)
-SMALL = (accuracy, learning_rate, mask_rate, gradient_norm, updates, throughput, mfu, step_time, time_shares)
+SMALL = (accuracy, learning_rate, mask_rate, gradient_norm, updates, throughput, mfu, step_time, time_shares, memory)

@@ -26,6 +26,9 @@ KEYS = (
     "time/input_wait",
     "time/goodput",
     "goodput",
+    "memory/peak_bytes",
+    "memory/limit_bytes",
+    "memory/host_bytes",
     *(f"update/{part}" for part in PARTS),
 )
 LARGEST = 128_000_000  # bytes of metrics.jsonl (a quarter of a million steps) above which not every step is read
@@ -45,6 +48,7 @@ class Run:
     evaluations: dict[str, dict[str, Curve]]  # set -> metric -> curve
     samples: list[dict]
     starts: list[dict]
+    rewinds: list[dict]  # lines of skipped.jsonl
     config: dict
     manifest: dict
 
@@ -60,6 +64,7 @@ def read(workdir: Path) -> Run:
         evaluations=evaluations,
         samples=spread(objects(workdir / "samples.jsonl"), KEPT_SAMPLES),
         starts=list(objects(workdir / "starts.jsonl")),
+        rewinds=list(objects(workdir / "skipped.jsonl")),
         config=read_object(workdir / "config.json"),
         manifest=read_object(workdir / "rows" / "manifest.json"),
     )
