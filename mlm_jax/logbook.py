@@ -94,13 +94,8 @@ class Logbook:
         watch: Watch,
     ):
         self.watch, self.done = watch, done  # the latest step that was dispatched
-        self.workdir, self.steps, self.device_kind, self.progress, self.clock = (
-            workdir,
-            steps,
-            device_kind,
-            progress,
-            clock,
-        )
+        self.workdir, self.steps, self.device_kind = workdir, steps, device_kind
+        self.progress, self.clock = progress, clock
         self.files = [
             JsonLines(workdir / STEPS, progress.active),
             TensorBoard(workdir / "tensorboard", done, progress.active),

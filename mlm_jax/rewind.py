@@ -71,7 +71,8 @@ def _recorded(config: Config, workdir: Path, spike: Spike) -> dict:
         raise RunError(f"step {spike.step}: {spike}; {fix}")
     to = _step_before(config, workdir, spike)
     streams = 1 + max(config_module.streams(config))
-    read = read_meta(workdir, to)["position"] if to else []
+    saved = read_meta(workdir, to) if to else {"position": []}
+    read = saved.get("position", [saved.get("rows_read", 0)])  # of one stream, as an older version saves it
     lines = spikes.steps_in(workdir / "metrics.jsonl", to, spike.step)
     since = max(to, spike.step - watch.skip_steps)
     line = {
@@ -91,9 +92,8 @@ def _step_before(config: Config, workdir: Path, spike: Spike) -> int:
     Where there is none, the newest from before the spike; 0, the beginning, where that is no farther back than the
     oldest checkpoint might be. Raises RunError where nothing is left.
     """
-    whole = [
-        step for step in reversed(steps_in(workdir)) if step < spike.first and not problem(folder_of(workdir, step))
-    ]
+    before = [step for step in reversed(steps_in(workdir)) if step < spike.first]
+    whole = [step for step in before if not problem(folder_of(workdir, step))]
     unread = [step for step in whole if step <= spike.step - config.watch.skip_steps]
     for step in (*unread, *whole):
         return step

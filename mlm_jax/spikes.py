@@ -127,12 +127,17 @@ def latest(path: Path, config: WatchConfig, after: int, up_to: int) -> list[dict
 
 
 def read_record(workdir: Path) -> list[dict]:
-    """What `skipped.jsonl` says, a line for each rewind; one that was torn by a crash was none."""
-    found = []
-    if (workdir / FILE).exists():
-        for text in (workdir / FILE).read_bytes().splitlines(keepends=True):
-            if text.endswith(b"\n"):
+    """What `skipped.jsonl` says, a line for each rewind; one without its end was none. Raises ConfigError."""
+    path, found = workdir / FILE, []
+    for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        if text.endswith(b"\n"):
+            try:
                 found.append(json.loads(text))
+            except ValueError:
+                fix = (
+                    f"line {len(found) + 1} is no JSON; remove the file, and what the checkpoint knows is written again"
+                )
+                raise ConfigError("workdir", str(path), fix) from None
     return found
 
 

@@ -122,6 +122,7 @@ def run(arguments: Arguments, command: str, began: float) -> int:
             try:
                 return train(config, workdir, command, began, arguments.profile, watch, again)
             except spikes.Rewind as found:
+                watch.mark("going back from a spike")
                 again = rewind.go_back(config, workdir, found.spike)
             began = time.time()
 

@@ -154,6 +154,9 @@ def test_the_file_and_the_checkpoint_agree(tmp_path):
     assert spikes.agreed(tmp_path, record[:1]) == record  # an older checkpoint
     with pytest.raises(ConfigError, match=r"skipped.jsonl'.*tells of other rows than the checkpoint"):
         spikes.agreed(tmp_path, [a_line(8, 4)])
+    (tmp_path / "skipped.jsonl").write_text('{"step": 9\n')
+    with pytest.raises(ConfigError, match="line 1 is no JSON"):
+        spikes.agreed(tmp_path, record)
 
 
 # ---- a run that goes back ----
