@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import random
 import shutil
 
 import jax
@@ -12,10 +13,12 @@ import pytest
 from test_config import changed
 from test_data import config as data_config
 from test_data import rows_of, take, ten, two  # noqa: F401  (fixtures)
-from test_train import command, fails_at, steps_of, text, untimed  # noqa: F401  (a fixture)
+from test_survive import run
+from test_train import SMALL, command, fails_at, steps_of, text, untimed  # noqa: F401  (a fixture)
 
-from mlm_jax import checkpoint, data, rewind, spikes, train
+from mlm_jax import checkpoint, data, records, rewind, spikes, train
 from mlm_jax.checkpoint import steps_in
+from mlm_jax.cli import prepare
 from mlm_jax.config import Config, ConfigError, RunError, WatchConfig, check
 from mlm_jax.position import after
 from mlm_jax.train import main
@@ -300,3 +303,41 @@ def test_what_a_run_cannot_go_back_from(rewound, text, tmp_path):  # noqa: F811
     assert line["to"] == 0
     with pytest.raises(ConfigError, match="tells of rows in another order"):
         rewind.check_record([line], Config(seed=1), tmp_path, {"fingerprint": line["of"]["data"]})
+
+
+@pytest.mark.processes
+def test_two_processes_go_back_as_one_does(tmp_path):
+    """Of rows on the disk whose tokens, where steps 15 and 16 read them, are ids by chance."""
+    rng = random.Random(1)
+    words = ["one", "two", "three", "four", "five", "six"]
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.choices(words, k=40)) for _ in range(500)))
+    argv = ["--config=configs/tiny.py", f"--config.data.sources={tmp_path}/text.txt", f"--workdir={tmp_path}", *SMALL]
+    assert prepare.main(argv) == 0
+    rows = tmp_path / "rows"
+    manifest = json.loads((rows / "manifest.json").read_text())
+    shards, layout = data.Shards(rows, manifest, "train"), records.layout_of(manifest)
+    chosen = {row for row, _ in data.rows_at(manifest, Config(), data.FIRST, range(14 * 16, 16 * 16))}
+    first = 0
+    for path, count in shards.files:
+        numbers = np.arange(first, first + count)
+        first += count
+        found = records.decode_rows(layout, shards.read(numbers))
+        again = []
+        for tokens, record, row in zip(found["tokens"], shards.read(numbers), numbers.tolist()):
+            before = tokens.astype(layout.dtype).tobytes()
+            assert record.count(before) == 1
+            if row in chosen:
+                tokens = np.where(tokens > 4, np.random.default_rng(row).integers(5, 25, tokens.size), tokens)
+            again.append(record.replace(before, tokens.astype(layout.dtype).tobytes()))
+        path.unlink()
+        records.write_shard(path, again)
+    asked = [f"--config.watch.{key}={value}" for key, value in SPIKE.items()] + ["--config.watch.action=rewind"]
+    asked += ["--config.optimizer.learning_rate=0.03", "--config.optimizer.warmup=0"]
+    for processes in (0, 2):
+        code, said = run(rows, tmp_path / str(processes), *asked, processes=processes)
+        assert code == 0 and "rewind      step 16: the loss is" in said, said
+    folders = [tmp_path / str(processes) for processes in (0, 2)]
+    for folder in folders:
+        assert [line["rows"] for line in spikes.read_record(folder)] == [[[0, 13 * 16, 16 * 16]]]
+    hashes = [[(line["rows/hash"], line["mask/hash"]) for line in steps_of(folder).values()] for folder in folders]
+    assert hashes[0] == hashes[1] and len(hashes[0]) == STEPS
