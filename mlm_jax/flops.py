@@ -20,20 +20,22 @@ class Chip(NamedTuple):
     memory_bandwidth: float | None = None  # bytes per second between HBM and the chip
     link_bandwidth: float | None = None  # bytes per second that all its links to other chips together send
     clock: float | None = None  # cycles per second
+    network: float | None = None  # bytes per second that it sends to other slices, in one direction
 
 
 # By pattern of a device's `device_kind`; the first match counts. From the vendors' data sheets; of links they publish
 # both directions together, so half of it is sent (v5e 400, v5p 1,200, v6e 800, 7x 1,200 GB/s, NVLink of A100 600, of
 # H100 and H200 900; v4 2,400 Gb/s one way). A clock is the peak over the 2 x 128 x 128 operations a cycle of each of 4
-# matrix units (8 on v4 and v5p). What is None is not known, or not needed here.
+# matrix units (8 on v4 and v5p). The network between slices: 6.4 and 25.6 Tb/s of a v5e and a v6e pod of 256 chips, 50
+# Gb/s of a v5p chip. What is None is not known, or not needed here.
 GIB = 2**30
 CHIPS: tuple[tuple[str, Chip], ...] = (
     (r"TPU v2", Chip(45e12 / 2)),
     (r"TPU v3", Chip(123e12 / 2)),
     (r"TPU v4", Chip(275e12, 32 * GIB, 1228e9, 300e9, 1.05e9)),
-    (r"TPU v5 ?(lite|e)", Chip(197e12, 16 * GIB, 819e9, 200e9, 1.5e9)),
-    (r"TPU v5p?", Chip(459e12, 95 * GIB, 2765e9, 600e9, 1.75e9)),
-    (r"TPU v6 ?(lite|e)", Chip(918e12, 32 * GIB, 1638e9, 400e9)),
+    (r"TPU v5 ?(lite|e)", Chip(197e12, 16 * GIB, 819e9, 200e9, 1.5e9, 3.125e9)),
+    (r"TPU v5p?", Chip(459e12, 95 * GIB, 2765e9, 600e9, 1.75e9, 6.25e9)),
+    (r"TPU v6 ?(lite|e)", Chip(918e12, 32 * GIB, 1638e9, 400e9, network=12.5e9)),
     (r"TPU ?v?7x", Chip(2307e12 / 2, 192 * GIB / 2, 7380e9 / 2, 600e9 / 2)),
     (r"NVIDIA A100-SXM4-80GB", Chip(312e12, 80e9, 2039e9, 300e9)),
     (r".*\bA100\b.*", Chip(312e12)),

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -50,8 +51,28 @@ _RULES: contextvars.ContextVar[tuple[tuple[str, str], ...]] = contextvars.Contex
 
 
 def make_mesh(shape: dict[str, int], devices: list | None = None) -> Mesh:
-    """A mesh with the axes data, fsdp and tensor, all of them automatic."""
-    return jax.make_mesh(tuple(shape.values()), tuple(shape), (AxisType.Auto,) * len(shape), devices=devices)
+    """A mesh with the axes data, fsdp and tensor, all of them automatic.
+
+    Of devices in several slices, which slower links join, the outer axes cross the borders as far as they divide: data
+    first, see `between_slices`.
+    """
+    devices = jax.devices() if devices is None else devices
+    slices = len({getattr(device, "slice_index", None) for device in devices})
+    kinds = (AxisType.Auto,) * len(shape)
+    if slices == 1:
+        return jax.make_mesh(tuple(shape.values()), tuple(shape), kinds, devices=devices)
+    outer = between_slices(shape, slices)
+    inner = [size // outer[axis] for axis, size in shape.items()]
+    return Mesh(mesh_utils.create_hybrid_device_mesh(inner, list(outer.values()), devices), tuple(shape), kinds)
+
+
+def between_slices(shape: dict[str, int], slices: int) -> dict[str, int]:
+    """Axis -> in how many parts it lies over the slices, of which each holds a part of the mesh."""
+    outer = {}
+    for axis, size in shape.items():
+        outer[axis] = math.gcd(size, slices)
+        slices //= outer[axis]
+    return outer
 
 
 @contextlib.contextmanager

@@ -21,11 +21,14 @@ from mlm_jax.config import (
     ConfigError,
     ContrastiveConfig,
     DataConfig,
+    MeshConfig,
     ModelConfig,
     ObjectiveConfig,
     ObjectivesConfig,
 )
 from mlm_jax.plan import ahead, collectives, fit, hlo, products, roofline
+from mlm_jax.plan.advice import slices
+from mlm_jax.plan.outcome import gib
 
 GIB = 2**30
 CHIP = flops.chip("TPU v5 lite")
@@ -214,20 +217,44 @@ def compiled():
     return ahead.compile_step(config_of(), vocabulary(40), here())
 
 
-def test_gradients_are_reduced_once_with_data_parallelism(compiled):
-    found = collectives.read(compiled.program, 8)
-    assert {one.kind for one in found} == {"all-reduce"}
-    large = [one for one in found if one.size > collectives.SCALARS]
-    table = 128 * 16 * 4  # is used twice: where tokens are looked up, and for the logits
-    small = sum(one.times * one.size for one in found) - compiled.memory.parameters
-    assert table <= small < table + 256  # beside that only numbers such as the loss
-    assert all(one.group == 8 for one in large)
+TABLES, LAYER, DENSE = (128 + 32 + 2) * 16, 4 * 16 * 16 + 2 * 16 * 32, 16 * 16  # numbers in matrices
+VECTORS = 4 * (4 * 16 + 32 + 16 + 4 * 16) + 2 * 16 + (16 + 2 * 16 + 128)  # biases and norms
+
+
+def test_with_data_parallelism_gradients_are_reduced_once(compiled):
+    """Of two microbatches, too: all parameters once, the table with them, and some numbers such as the loss."""
+    several = ahead.compile_step(config_of(batch_size=64, accumulation=2), vocabulary(40), here())
+    for one_step in (compiled, several):
+        found = collectives.read(one_step.program, 8)
+        assert {one.kind for one in found} == {"all-reduce"} and all(one.group == 8 for one in found)
+        more = sum(one.times * one.size for one in found) - one_step.memory.parameters
+        assert 0 <= more < 256
+
+
+def test_with_fsdp_layers_are_gathered_twice_and_scattered_once_in_each_microbatch():
+    """On 2 x 4 devices, of four layers three that are stacked.
+
+    The last one stays from forward to backward pass; a compiler may gather it once for both microbatches.
+    """
+    config = config_of(batch_size=64, accumulation=2, mesh=MeshConfig(data=2, fsdp=4))
+    program = ahead.compile_step(config, vocabulary(40), here()).program
+    found = collectives.read(program, 8)
+    by_kind = collectives.totals(found)
+    last = (by_kind["all-gather"].size - 4 * (2 * 2 * 3 * LAYER + TABLES)) / (4 * (LAYER + DENSE))
+    assert last in (1, 2)
+    assert by_kind["reduce-scatter"].size == 4 * (2 * (4 * LAYER + DENSE) + TABLES)
+    # what is left of the reduction, once: over data alone, of the parts; and of what lies whole on every device
+    parts = (4 * LAYER + DENSE + TABLES) // 4
+    assert 0 <= sum(one.times * one.size for one in found if one.kind == "all-reduce") - 4 * (parts + VECTORS) < 512
+    assert {one.group for one in found if one.kind != "all-reduce"} == {4}
+    assert set(by_kind) == {"all-gather", "reduce-scatter", "all-reduce"}
+    # no layer is kept whole for the backward pass
+    whole = {f"f32[3,{shape}]" for shape in ("16,128", "16,2,8", "2,8,16", "16,16", "16,32", "32,16")}
+    assert not whole & {kind for kind, _ in hlo.carried(program)}
 
 
 def test_memory_by_hand(compiled):
-    embeddings = (128 + 32 + 2) * 16 + 2 * 16
-    layer = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16) + 4 * 16
-    parameters = embeddings + 4 * layer + (16 * 16 + 16 + 2 * 16 + 128)
+    parameters = TABLES + 4 * LAYER + DENSE + VECTORS
     assert compiled.memory.parameters == 4 * parameters
     assert compiled.memory.optimizer == 2 * 4 * parameters + 2 * 4  # and two counters
     # 4 rows: ids, segments, positions of 4 bytes and flags of 1 at 32 places, 32 firsts and labels, 3 numbers
@@ -384,7 +411,7 @@ def test_advice_by_hand(compiled):
     assert "2.0% of the places hold no token" in lines
     assert "heads of 8 fill 6% of a matrix unit 128 wide" in lines
     assert "model.width = 16 and model.hidden = 32: no multiple of 128" in lines
-    assert "gradients reduced in every microbatch" not in lines and "accumulation" not in lines
+    assert "accumulation" not in lines
 
     found = fit.Largest(16, 2, 3 * GIB, 32, 5 * GIB, False)
     (line,) = [x for x in plan_module.advise(plan_of(compiled, config, largest=found)) if "at a time" in x]
@@ -394,10 +421,19 @@ def test_advice_by_hand(compiled):
     )
 
 
-def test_gradients_reduced_in_every_microbatch_are_said(compiled):
-    inside = collectives.Collective("all-reduce", 4, 2**20, 8, "f32[512,512]", "loop")
-    read = plan_of(compiled, config_of(accumulation=4), collectives=[inside])
-    assert any("7 MiB of 7 MiB that a device sends is gradients reduced" in x for x in plan_module.advise(read))
+def test_what_crosses_slices_is_said(compiled):
+    """Two slices of four devices: of the gradient each sends 2 (2 - 1) / 2 times the quarter that it holds then."""
+
+    def of(number: int, **shape: int) -> str:
+        devices = [types.SimpleNamespace(slice_index=number) for number in (0, 0, 0, 0, 1, 1, 1, 1)]
+        mesh = dataclasses.replace(compiled.derived, mesh={"data": 1, "fsdp": 1, "tensor": 1, **shape})
+        plan = plan_of(dataclasses.replace(compiled, derived=mesh), config_of())
+        return str(slices(dataclasses.replace(plan, topology=here()._replace(devices=devices[:number]))))
+
+    quarter = compiled.memory.parameters / 4
+    assert f"sends {gib(quarter)} from a chip to others, {quarter / CHIP.network * 1e3:.3g} ms" in of(8, data=8)
+    assert "mesh.fsdp crosses the 2 slices" in of(8, fsdp=8) and "multiple of 2" in of(8, fsdp=8)
+    assert of(4, data=4) == "None"
 
 
 def test_a_plan_that_does_not_fit_is_a_result(compiled):

@@ -7,8 +7,9 @@ from mlm_jax import flops
 from mlm_jax.config import capacity, is_local, resolve, together
 from mlm_jax.config.mask import largest_rate
 from mlm_jax.metrics import short
-from mlm_jax.plan.collectives import SCALARS
+from mlm_jax.plan.collectives import SENT
 from mlm_jax.plan.outcome import Plan, gib
+from mlm_jax.sharding import between_slices
 
 LANES = 128  # columns that a TPU works on at a time; 256 wide are the matrix units of v6e and 7x
 WIDE_UNITS = ("TPU v6", "TPU7", "TPU v7")
@@ -66,19 +67,23 @@ def accumulated(plan: Plan) -> str | None:
     return f"accumulation {k} adds up gradients {k} times: {gib(moved)} to and from memory, {share:.1%} of the step"
 
 
-def reduced_in_loops(plan: Plan) -> str | None:
-    """With nothing but data parallelism gradients need to be reduced once a step."""
-    mesh = plan.compiled.derived.mesh
-    k = plan.config.accumulation
-    inside = [one for one in plan.collectives if one.times >= k and one.size > SCALARS]
-    if k == 1 or mesh["fsdp"] * mesh["tensor"] > 1 or not inside:
+def slices(plan: Plan) -> str | None:
+    """What crosses the slower links between slices, in each of which stands a part of the mesh."""
+    count, network = plan.topology.slices, plan.topology.chip.network
+    if count == 1:
         return None
-    sent, all_sent = sum(one.sent for one in inside), sum(one.sent for one in plan.collectives)
-    saved = sent * (1 - 1 / k) / plan.topology.chip.link_bandwidth / plan.seconds.step
-    return (
-        f"{gib(sent)} of {gib(all_sent)} that a device sends is gradients reduced in each of {k} microbatches; once a"
-        f" step would save {saved:.1%} of its time: less accumulation helps"
-    )
+    outer = between_slices(plan.compiled.derived.mesh, count)
+    inside = [f"mesh.{axis}" for axis, parts in outer.items() if parts > 1 and axis != "data"]
+    if inside:
+        return (
+            f"{' and '.join(inside)} crosses the {count} slices, whose links are much slower than those inside: make"
+            f" mesh.data a multiple of {count}"
+        )
+    mesh = plan.compiled.derived.mesh
+    sent = SENT["all-reduce"](count) * plan.compiled.memory.parameters * count / mesh["data"]
+    line = f"data alone crosses the {count} slices: the gradient's reduction sends {gib(sent)} from a chip to others"
+    took = f", {sent / network * 1e3:.3g} ms at the published {network / 1e9:.3g} GB/s" if network else ""
+    return f"{line}{took}, which the roofline does not know"
 
 
 def slots(plan: Plan) -> str | None:
@@ -213,7 +218,7 @@ RULES: tuple[Callable[[Plan], str | None], ...] = (
     bound,
     scores,
     accumulated,
-    reduced_in_loops,
+    slices,
     recomputation,
     head,
     slots,

@@ -21,7 +21,8 @@ from mlm_jax.plan import gpus, hlo, products
 from mlm_jax.tokenizer import Vocabulary
 
 KNOWN = "v4:2x2x1, v5e:1x1, v5e:2x4, v5e:16x16, v5p:2x2x1, v5p:8x8x8, v6e:2x4, v6e:16x16, tpu7x:2x2x1"
-KNOWN += ", a100:8, h100:8, h200:4x8"
+KNOWN += ", 2xv5e:16x16 (two slices), a100:8, h100:8, h200:4x8"
+SLICES = re.compile(r"([1-9]\d*)x(v\d\w*:.*|tpu.*)")
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -48,6 +49,10 @@ class Topology(NamedTuple):
     kind: str
     chip: flops.Chip
     limit: int
+
+    @property
+    def slices(self) -> int:
+        return len({getattr(device, "slice_index", None) for device in self.devices})
 
 
 class Memory(NamedTuple):
@@ -95,12 +100,14 @@ def _tpus(name: str) -> Topology:
     if importlib.util.find_spec("libtpu") is None:
         fix = "libtpu, which compiles for TPUs, is not installed: pip install -e '.[tpu]' (about 700 MB)"
         raise ConfigError("--topology", name, fix)
-    options = {}
-    if name.startswith("v4:"):
+    several = SLICES.fullmatch(name)
+    slice_name = several[2] if several else name
+    options = {"num_slices": int(several[1])} if several else {}
+    if slice_name.startswith("v4:"):
         options["chip_config_name"] = "megacore"  # a chip is one device, as on the machines themselves
-    if re.fullmatch(r"\w+:1x1(x1)?", name):
+    if re.fullmatch(r"\w+:1x1(x1)?", slice_name):
         options["chips_per_host_bounds"] = (1, 1, 1)
-    devices = _devices(name, platform="tpu", topology_name=name, **options)
+    devices = _devices(name, platform="tpu", topology_name=slice_name, **options)
     kind = devices[0].device_kind
     chip = flops.chip(kind)
     if chip is None or chip.memory is None:

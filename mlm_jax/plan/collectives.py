@@ -29,7 +29,6 @@ SENT = {
     "permute": lambda n: 1.0,
     "broadcast": lambda n: 1.0,
 }
-SCALARS = 1024  # bytes: what is no larger is a handful of numbers, such as a loss
 
 
 class Collective(NamedTuple):
