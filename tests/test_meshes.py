@@ -14,6 +14,7 @@ import pytest
 from jax.tree_util import DictKey, tree_flatten_with_path
 from test_step import config_of, rows_of_steps, run_on
 
+from mlm_jax import sharding
 from mlm_jax.config import ModelConfig, OptimizerConfig
 
 STEPS = 6
@@ -103,3 +104,38 @@ def test_every_array_of_the_state_is_cut_as_by_hand(name):
             assert {shard.data.shape for shard in leaf.addressable_shards} == {cut}, names
             seen.add(entry)
     assert seen == {*LIES, None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a mesh asks a device for."""
+
+    id: int
+    slice_index: int
+    process_index: int = 0
+    platform: str = "cpu"
+    device_kind: str = "cpu"
+
+
+@pytest.mark.parametrize(
+    "shape, slices, outer",
+    [
+        ((8, 1, 1), 2, (2, 1, 1)),
+        ((2, 4, 1), 2, (2, 1, 1)),
+        ((2, 2, 2), 4, (2, 2, 1)),  # data has no more to give
+        ((1, 4, 2), 2, (1, 2, 1)),
+        ((6, 4, 1), 12, (6, 2, 1)),
+    ],
+)
+def test_the_outer_axes_cross_the_borders_of_slices(shape, slices, outer):
+    """Of all devices along an axis, so many neighbours stand in one slice as the axis has places inside of one."""
+    count = int(np.prod(shape))
+    devices = [Device(i, i * slices // count) for i in range(count)]
+    named = dict(zip(("data", "fsdp", "tensor"), shape))
+    assert tuple(sharding.between_slices(named, slices).values()) == outer
+    found = np.vectorize(lambda device: device.slice_index)(sharding.make_mesh(named, devices).devices)
+    assert found.shape == shape
+    for axis, parts in enumerate(outer):
+        along = np.moveaxis(found, axis, -1).reshape(-1, shape[axis])
+        for line in along:
+            assert len(set(line)) == parts and (np.diff(line) != 0).sum() == parts - 1
