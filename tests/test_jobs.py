@@ -21,7 +21,7 @@ from mlm_jax import checkpoint
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[1]
-STEPS = 240
+STEPS = 400
 ENV = {**os.environ, "PYTHON": sys.executable, "JAX_NUM_CPU_DEVICES": "1", "GRACE": "10"}
 ENV |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 with_slurm = pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="runs within tests/slurm.sh")
@@ -29,7 +29,7 @@ with_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="there is no mp
 
 
 def flags(rows, workdir):  # noqa: F811
-    every = [f"--config.{name}.every_steps=80" for name in ("checkpoint", "evaluate")]
+    every = [f"--config.{name}.every_steps=100" for name in ("checkpoint", "evaluate")]
     shared = [f"--config.steps={STEPS}", "--config.accumulation=1", *every, f"--config.data.rows={rows}"]
     return ["--config=configs/tiny.py", *SMALL, *shared, f"--workdir={workdir}"]
 
@@ -142,18 +142,18 @@ class Job:
 def test_slurm_preempted_cancelled_and_killed_ends_with_the_same_numbers(rows, straight, tmp_path):  # noqa: F811
     workdir, said = tmp_path / "run", tmp_path / "said"
     job = sbatch(rows, workdir, said)
-    wait_for_step(Job(job), workdir, 20)
+    wait_for_step(Job(job), workdir, 3)
     subprocess.run(["srun", "--partition=urgent", "--ntasks=4", "true"], check=True, timeout=60)
     preempted = checkpoint.newest(workdir)
     assert f"stopped: {preempted} of {STEPS} steps" in said.read_text() and preempted < STEPS
 
     # put back into the queue, it goes on; cancelled, it saves and stays out
-    wait_for_step(Job(job), workdir, preempted + 20, starts=2)
+    wait_for_step(Job(job), workdir, preempted + 3, starts=2)
     assert fact(job, "Restarts") == "1" and f"goes on after step {preempted}" in said.read_text()
     subprocess.run(["scancel", job], check=True)
     assert Job(job).wait(timeout=60)[0] == "CANCELLED"
     cancelled = checkpoint.newest(workdir)
-    assert preempted + 20 <= cancelled < STEPS and f"stopped: {cancelled} of" in said.read_text()
+    assert preempted + 3 <= cancelled < STEPS and f"stopped: {cancelled} of" in said.read_text()
     assert starts(workdir) == 2 and said.read_text().count("back into the queue") == 1
 
     job = sbatch(rows, workdir, said)
