@@ -103,7 +103,8 @@ def mistake(folder):
 def test_mpirun_gives_the_code_of_a_mistake(tmp_path):
     program = ["launch/mpi.sh", "localhost:2", *mistake(tmp_path)]
     done = subprocess.run(program, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2 and f"mlm_jax: config.data.sources = ('{tmp_path}/empty.txt',)" in done.stderr
+    assert done.returncode == 2, done.stderr
+    assert f"mlm_jax: config.data.sources = ('{tmp_path}/empty.txt',)" in done.stderr
 
 
 def sbatch(rows, workdir, said):  # noqa: F811
