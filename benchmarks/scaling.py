@@ -14,9 +14,8 @@ computed one is off.
 
 Meshes: data; fsdp; mixed (fsdp 8, the rest data). Strong scaling: the config's batch_size at every size. Weak scaling:
 one microbatch for each update at every size. Both are times against eight chips (of mixed: eight chips with fsdp 8).
-Where nothing is compiled for a kind of chip, the table is of the program for v5e at that chip's published rates, and
-says so. Nothing is measured: it is the roofline of `plan`, products, memory and links one after another (nothing
-overlaps), and in brackets the longest of the three alone (all of it overlaps).
+Nothing is measured: it is the roofline of `plan`, products, memory and links one after another (nothing overlaps), and
+in brackets the longest of the three alone (all of it overlaps).
 """
 
 import argparse
@@ -39,8 +38,6 @@ TOPOLOGIES = {  # by chips
 }
 MESHES = {"data": 8, "fsdp": 8, "mixed": 16}  # chips for which each is compiled
 FSDP = 8  # of the mixed mesh
-KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5p", "v6e": "TPU v6 lite"}
-LENDER = "v5e"  # whose program stands for one that is not compiled
 MICROBATCHES = 7
 UPDATE, ADDITION = 7, 3  # times that AdamW, and adding up gradients, read or write an array as large as the parameters
 ENDS = 0.7  # of the efficiency on eight chips
@@ -209,26 +206,12 @@ def tables(known: dict[str, dict], configs: list[str], chips: list[str], meshes:
     for name in configs:
         batch = runpy.run_path(f"configs/{name}.py")["get_config"]().batch_size
         for chip in chips:
-            found = {mesh: program_of(known, name, chip, mesh) for mesh in meshes}
+            found = {mesh: known.get(base_of(name, chip, mesh).key) for mesh in meshes}
             found = {mesh: one for mesh, one in found.items() if one}
             if found:
-                limit = f"{min(one['limit'] for one in found.values()) / 2**30:.4g} GiB a chip"
+                limit = f"{next(iter(found.values()))['limit'] / 2**30:.4g} GiB a chip"
                 lines += ["", f"**{name} on {chip}**, a batch of {batch:,} rows, {limit}", "", *table(found, batch)]
     return "\n".join(lines)
-
-
-def program_of(known: dict[str, dict], config: str, chip: str, mesh: str) -> dict | None:
-    """What is compiled for a chip; where nothing is, the program of a v5e at this chip's published rates, or None."""
-    from mlm_jax import flops
-
-    if (own := known.get(base_of(config, chip, mesh).key)) or chip == LENDER:
-        return own
-    lent = known.get(base_of(config, LENDER, mesh).key)
-    if lent is None or "inside" not in lent:
-        return None
-    of = flops.chip(KINDS[chip])
-    # its estimate of cycles is of no use elsewhere
-    return {**lent, "peak": [of.flops, of.memory_bandwidth, of.link_bandwidth, None], "limit": of.memory, "lent": True}
 
 
 def table(found: dict[str, dict], batch: int) -> list[str]:
@@ -247,8 +230,7 @@ def table(found: dict[str, dict], batch: int) -> list[str]:
         counts = [batch // (one["rows"] * size) for size in SIZES]
         strong = [estimate(one, size, k) for size, k in zip(SIZES, counts)]
         weak = [estimate(one, size, 1) for size in SIZES]
-        lent = f" (program of {LENDER})" * ("lent" in one)
-        line(f"{mesh}{lent}: {one['rows']} rows at once x", [f"{k}" for k in counts])
+        line(f"{mesh}: {one['rows']} rows at once x", [f"{k}" for k in counts])
         line("memory of a chip, GiB", [f"{e.needs / 2**30:.3g}" for e in strong])
         line("sent by a chip, GiB", [f"{e.sent / 2**30:.3g}" for e in strong])
         line("step (all overlapped)", [f"{duration(e.step)} ({duration(e.overlapped)})" for e in strong])
