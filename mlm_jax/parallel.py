@@ -140,6 +140,8 @@ def _gathered(matrix: jax.Array, dtype: jnp.dtype) -> jax.Array:
         return jax.lax.all_gather(part.astype(dtype), FSDP, tiled=True)
 
     def scatter(_: None, whole: jax.Array) -> jax.Array:
-        return jax.lax.psum_scatter(whole.astype(jnp.float32), FSDP, tiled=True)
+        # the barrier keeps a compiler from adding up first, in the narrow type, and widening the sum
+        wide = jax.lax.optimization_barrier(whole.astype(jnp.float32))
+        return jax.lax.optimization_barrier(jax.lax.psum_scatter(wide, FSDP, tiled=True))
 
     return linear_call(gather, scatter, None, matrix)
