@@ -7,6 +7,7 @@ Rajbhandari et al. 2020, section 5.3) each layer's are gathered where they are u
 each microbatch, and their gradient is reduced and scattered there. Sums are in float32.
 """
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -49,11 +50,13 @@ def on_own_rows(function: Callable[..., tuple], config: MeshConfig) -> Callable[
         return tree.map_with_path(spec, params)
 
     def reduce(path: str, gradient: jax.Array) -> jax.Array:
-        dimension = _cut_dimension(spec_of(path, gradient.ndim, config.rules))
+        spec = spec_of(path, gradient.ndim, config.rules)
+        dimension = _cut_dimension(spec)
         if dimension is None or FSDP not in several:
             return jax.lax.psum(gradient, several)
         if TABLES.fullmatch(path):
-            gradient = jax.lax.psum_scatter(gradient, FSDP, scatter_dimension=dimension, tiled=True)
+            scatter = functools.partial(jax.lax.psum_scatter, axis_name=FSDP, scatter_dimension=dimension, tiled=True)
+            gradient = _on_parts(scatter, (spec,), spec)(gradient)
         left = tuple(axis for axis in several if axis != FSDP)
         return jax.lax.psum(gradient, left) if left else gradient
 
@@ -108,29 +111,53 @@ def _cut_dimension(spec: P) -> int | None:
 
 
 def _whole(subtree: tree.PyTree, prefix: str, dtype: jnp.dtype) -> tree.PyTree:
-    """The leaves of a layer that lie in parts, whole and in `dtype`.
+    """The leaves of a layer that lie in parts, whole along the fsdp axis and in `dtype`.
 
     They are gathered together, as one matrix that is cut along its first axis: small ones, or others side by side, the
-    compiler for TPUs would reduce whole. Apart where the compiler cuts them along other axes, since it would first have
-    to bring those parts together.
+    compiler for TPUs would reduce whole. Those that a tensor axis cuts, too, apart from the others.
     """
-    groups: dict[str, list[tuple[str, int, jax.Array]]] = {}
+    groups: dict[bool, dict[str, tuple[jax.Array, P]]] = {False: {}, True: {}}
     for path, leaf in tree.leaves(subtree):
-        full = f"{prefix}/{path}"
-        dimension = None if TABLES.fullmatch(full) else _cut_dimension(spec_of(full, leaf.ndim, rules()))
-        if dimension is not None:
-            groups.setdefault(path if axes_of_compiler() else "", []).append((path, dimension, leaf))
+        spec = spec_of(f"{prefix}/{path}", leaf.ndim, rules())
+        if _cut_dimension(spec) is not None and not TABLES.fullmatch(f"{prefix}/{path}"):
+            left = only(spec, axes_of_compiler())
+            groups[any(left)][path] = (leaf, spec)
     found = {}
-    for leaves in groups.values():
-        matrices = [
-            jnp.moveaxis(leaf, dimension, 0).reshape(leaf.shape[dimension], -1) for _, dimension, leaf in leaves
-        ]
-        whole = _gathered(jnp.concatenate(matrices, 1), dtype)
-        pieces = jax.lax.split(whole, [matrix.shape[1] for matrix in matrices], 1)
-        for (path, dimension, leaf), piece in zip(leaves, pieces):
-            others = [size for number, size in enumerate(leaf.shape) if number != dimension]
-            found[path] = jnp.moveaxis(piece.reshape(-1, *others), 0, dimension)
+    for group in groups.values():
+        leaves, specs = zip(*group.values()) if group else ((), ())
+        gather = functools.partial(_gathered_together, dimensions=tuple(map(_cut_dimension, specs)), dtype=dtype)
+        found |= zip(group, _on_parts(gather, specs, specs)(*leaves))
     return tree.map_with_path(lambda path, leaf: found.get(path, leaf), subtree)
+
+
+def _on_parts(function: Callable, ins: tuple[P, ...], outs: tuple[P, ...] | P) -> Callable:
+    """`function` on what each device has along the axes that are left to the compiler, which lets those parts be.
+
+    (It would bring them together before it scatters along the other axes.) Each argument and result is cut along all
+    of these axes, or none is along any.
+    """
+    left = axes_of_compiler()
+    ins, outs = jax.tree.map(lambda spec: only(spec, left), (ins, outs), is_leaf=lambda leaf: isinstance(leaf, P))
+    if not any(map(any, ins)):
+        return function
+    return jax.shard_map(function, in_specs=ins, out_specs=outs, axis_names=set(left), check_vma=False)
+
+
+def _gathered_together(*leaves: jax.Array, dimensions: tuple[int, ...], dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+    """Leaves of which each device has a part of a dimension, whole."""
+    if not leaves:
+        return ()
+    matrices = [
+        jnp.moveaxis(x, dimension, 0).reshape(x.shape[dimension], -1) for x, dimension in zip(leaves, dimensions)
+    ]
+    whole = _gathered(jnp.concatenate(matrices, 1), dtype)
+    pieces = jax.lax.split(whole, [matrix.shape[1] for matrix in matrices], 1)
+
+    def like(piece: jax.Array, leaf: jax.Array, dimension: int) -> jax.Array:
+        others = [size for number, size in enumerate(leaf.shape) if number != dimension]
+        return jnp.moveaxis(piece.reshape(-1, *others), 0, dimension)
+
+    return tuple(map(like, pieces, leaves, dimensions))
 
 
 def _gathered(matrix: jax.Array, dtype: jnp.dtype) -> jax.Array:

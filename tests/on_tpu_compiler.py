@@ -69,12 +69,22 @@ def tensor() -> None:
     assert not [one for one in found if one.kind == "all-gather" and one.size >= 2 * V * D // 4]
 
 
+def all_three() -> None:
+    """Tensor parallelism beside it changes how much a layer is, not how it is gathered: each device has its half."""
+    _, by_kind, found = compiled("v5e:2x4", data=2, fsdp=2, tensor=2)
+    halves = 2 * K * (2 * LAYERS - 1) * LAYER // 2
+    tables = 4 * (V // 2 + 512 + 2) * D
+    assert 0 <= by_kind["all-gather"].size - halves - tables <= 2 * K * DENSE
+    assert 0 <= by_kind["reduce-scatter"].size - 4 * K * LAYERS * LAYER // 2 - tables <= 4 * K * DENSE
+
+
 def main() -> int:
     ahead.set_environment()
     data_alone()
     two_slices()
     fully_sharded()
     tensor()
+    all_three()
     return 0
 
 

@@ -359,7 +359,7 @@ def evaluated():
     """What the evaluations of runs would have been of: rows, their length, rate of the masks. Nor are masks audited."""
     found = []
 
-    def make_evaluation(model, vocabulary, config, folder, manifest, mesh):
+    def make_evaluation(model, vocabulary, config, folder, manifest, mesh, beat):
         def evaluation(params, shuffled=False):
             found.append((folder.name, config.row_length, manifest["row_length"], config.mask.rate))
             return {}
