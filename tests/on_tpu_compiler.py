@@ -71,7 +71,7 @@ def tensor() -> None:
 
 def all_three() -> None:
     """Tensor parallelism beside it changes how much a layer is, not how it is gathered: each device has its half."""
-    _, by_kind, found = compiled("v5e:2x4", data=2, fsdp=2, tensor=2)
+    _, by_kind, _ = compiled("v5e:2x4", data=2, fsdp=2, tensor=2)
     halves = 2 * K * (2 * LAYERS - 1) * LAYER // 2
     tables = 4 * (V // 2 + 512 + 2) * D
     assert 0 <= by_kind["all-gather"].size - halves - tables <= 2 * K * DENSE
