@@ -34,11 +34,11 @@ def on_own_rows(function: Callable[..., tuple], config: MeshConfig) -> Callable[
 
     rows: arrays [k,b,...], of which a device has its part of b; each: such arrays, too. gradients have the paths of the
     parameters, and are sums over all rows, as are `sums`. What stands in `rest` is whole on every device. Call it
-    within `sharding.activate`; on one device it is the function itself.
+    within `sharding.activate`; on one device, and outside of a mesh, it is the function itself.
     """
     mesh = jax.sharding.get_abstract_mesh()
     own = {axis for axis, size in mesh.shape.items() if axis in BATCH_AXES or size == 1}
-    several = tuple(axis for axis in BATCH_AXES if mesh.shape[axis] > 1)
+    several = tuple(axis for axis in BATCH_AXES if axis in mesh.shape and mesh.shape[axis] > 1)
 
     def of_params(params: tree.PyTree, tables: bool) -> tree.PyTree:
         """How parameters lie over the devices; tables: as all others do, else whole."""
