@@ -1,9 +1,8 @@
 """The model card of an exported run: what was trained, on what, and how well it does, as `README.md`."""
 
-import json
 from pathlib import Path
 
-from mlm_jax import records
+from mlm_jax import jsonl, records
 from mlm_jax.config import Config, ModelConfig, rows_folder, to_json
 from mlm_jax.logbook import STEPS
 
@@ -79,18 +78,13 @@ def _data(workdir: Path, config: Config, fingerprint: str | None) -> str:
 def _evaluation(workdir: Path, step: int) -> str:
     """The last evaluation up to the step, by held-out set."""
     results: dict[str, dict[str, float]] = {}
-    if (workdir / STEPS).is_file():
-        for line in (workdir / STEPS).read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:  # the last line of a run that is under way, or was killed
-                continue
-            names = [name for name in record if name.startswith("eval/")]
-            if names and record["step"] <= step:
-                results = {}
-                for name in names:
-                    _, of, key = name.split("/")
-                    results.setdefault(of, {"step": record["step"]})[key] = record[name]
+    for record in jsonl.objects(workdir / STEPS):
+        names = [name for name in record if name.startswith("eval/")]
+        if names and record["step"] <= step:
+            results = {}
+            for name in names:
+                _, of, key = name.split("/")
+                results.setdefault(of, {"step": record["step"]})[key] = record[name]
     if not results:
         return ""
     lines = ["## Evaluation", ""]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlm_jax import jsonl
 from mlm_jax.config import ConfigError, RunError, WatchConfig
 
 NORMAL = 1.4826  # standard deviations of a normal distribution by its median distance from the median
@@ -98,17 +99,7 @@ def _loss(line: dict) -> float:
 
 def steps_in(path: Path, after: int, up_to: int) -> list[dict]:
     """The lines of the steps after + 1 to up_to that metrics.jsonl has, in their order; torn ones are left out."""
-    found = []
-    if path.exists():
-        with open(path, "rb") as file:
-            for text in file:
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    continue
-                if "train/loss" in line and after < line["step"] <= up_to:
-                    found.append(line)
-    return found
+    return [line for line in jsonl.objects(path) if "train/loss" in line and after < line["step"] <= up_to]
 
 
 def latest(path: Path, config: WatchConfig, after: int, up_to: int) -> list[dict]:

@@ -9,6 +9,7 @@ HOST = [
     "flags",
     "cluster",
     "memory",
+    "jsonl",
     "text",
     "tokenizer",
     "records",

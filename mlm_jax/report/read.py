@@ -2,13 +2,14 @@
 
 import array
 import dataclasses
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+
+from mlm_jax.jsonl import objects, whole
 
 # What the page shows of a step. The longest runs have half a million of them, so they are kept as one array.
 PARTS = ("embeddings", "layers", "norm", "head", "pair", "contrast", "generator", "discriminator")  # of a model
@@ -70,42 +71,13 @@ def read(workdir: Path) -> Run:
     )
 
 
-def objects(path: Path, every: int = 1) -> Iterator[dict]:
-    """The objects of a file of JSON lines, one at a time; what is no whole object is left out.
-
-    every: of the lines without an evaluation only each so-manieth is read, and the last.
-    """
-    try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; only opening it may fail)
-    except OSError:
-        return
-    skipped = b""
-    with file:
-        for i, line in enumerate(file):
-            if i % every and b'"eval/' not in line:
-                skipped = line
-                continue
-            skipped = b""
-            yield from _object(line)
-    yield from _object(skipped)
-
-
-def _object(text: bytes) -> Iterator[dict]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(value, dict):
-        yield value
-
-
 def read_object(path: Path) -> dict:
     """The object that a file holds; an empty one where it is missing or torn."""
     try:
         text = path.read_bytes()
     except OSError:
         return {}
-    return next(_object(text), {})
+    return next(whole(text), {})
 
 
 def spread(items: Iterable[dict], most: int) -> list[dict]:
