@@ -123,8 +123,8 @@ def _whole(subtree: tree.PyTree, prefix: str, dtype: jnp.dtype) -> tree.PyTree:
             left = only(spec, axes_of_compiler())
             groups[any(left)][path] = (leaf, spec)
     found = {}
-    for group in groups.values():
-        leaves, specs = zip(*group.values()) if group else ((), ())
+    for group in filter(None, groups.values()):
+        leaves, specs = zip(*group.values())
         gather = functools.partial(_gathered_together, dimensions=tuple(map(_cut_dimension, specs)), dtype=dtype)
         found |= zip(group, _on_parts(gather, specs, specs)(*leaves))
     return tree.map_with_path(lambda path, leaf: found.get(path, leaf), subtree)
@@ -145,8 +145,6 @@ def _on_parts(function: Callable, ins: tuple[P, ...], outs: tuple[P, ...] | P) -
 
 def _gathered_together(*leaves: jax.Array, dimensions: tuple[int, ...], dtype: jnp.dtype) -> tuple[jax.Array, ...]:
     """Leaves of which each device has a part of a dimension, whole."""
-    if not leaves:
-        return ()
     matrices = [
         jnp.moveaxis(x, dimension, 0).reshape(x.shape[dimension], -1) for x, dimension in zip(leaves, dimensions)
     ]

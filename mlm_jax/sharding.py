@@ -8,7 +8,7 @@ every device for its own rows, and the compiler cuts along the axes alone that a
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
 from jax.experimental import mesh_utils
@@ -57,13 +57,18 @@ def make_mesh(shape: dict[str, int], devices: list | None = None) -> Mesh:
     first, see `between_slices`.
     """
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", None) for device in devices})
+    slices = slices_of(devices)
     kinds = (AxisType.Auto,) * len(shape)
     if slices == 1:
         return jax.make_mesh(tuple(shape.values()), tuple(shape), kinds, devices=devices)
     outer = between_slices(shape, slices)
     inner = [size // outer[axis] for axis, size in shape.items()]
     return Mesh(mesh_utils.create_hybrid_device_mesh(inner, list(outer.values()), devices), tuple(shape), kinds)
+
+
+def slices_of(devices: Sequence) -> int:
+    """In how many slices devices stand; 1 where they do not tell."""
+    return len({getattr(device, "slice_index", None) for device in devices})
 
 
 def between_slices(shape: dict[str, int], slices: int) -> dict[str, int]:

@@ -52,7 +52,7 @@ class Topology(NamedTuple):
 
     @property
     def slices(self) -> int:
-        return len({getattr(device, "slice_index", None) for device in self.devices})
+        return sharding.slices_of(self.devices)
 
 
 class Memory(NamedTuple):
