@@ -17,10 +17,9 @@ from pathlib import Path
 import jax
 import numpy as np
 from absl import logging
-from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from mlm_jax import convert, records, tree
+from mlm_jax import convert, records, runtime, tree
 from mlm_jax.config import Config, ConfigError, SaveError, hub, load
 from mlm_jax.convert.files import read_tensors
 from mlm_jax.models import Model, build
@@ -28,7 +27,6 @@ from mlm_jax.tokenizer import Tokenizer
 
 FOLDER, BAD = "checkpoints", "bad"
 FILES = "files.json"  # in a checkpoint's folder: path -> [bytes, BLAKE2b]
-NO_STEP = -1
 MOST_DIFFERENCES = 5  # of a mismatch that are named
 
 
@@ -171,11 +169,8 @@ class Checkpoints:
         self.first = jax.process_index() == 0
         self.worker = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending: tuple[int, concurrent.futures.Future] | None = None
-        found = NO_STEP
-        if self.first:
-            found = _clean(self.workdir, report, doubt)
-        found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
-        self.latest: int | None = None if found == NO_STEP else found  # newest step that is saved and listed
+        # newest step that is saved and listed
+        self.latest: int | None = runtime.by_first(lambda: _clean(self.workdir, report, doubt))
 
     def save(self, step: int, state: tree.PyTree, meta: dict) -> None:
         """Starts to save; returns once the state's buffers may be donated. meta: values that JSON has.
@@ -296,8 +291,8 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def _clean(workdir: Path, report: Callable[[str], None], doubt: Callable[[int], str | None]) -> int:
-    """Moves checkpoints that are newer than the newest good one away, and returns that one's step."""
+def _clean(workdir: Path, report: Callable[[str], None], doubt: Callable[[int], str | None]) -> int | None:
+    """Moves checkpoints that are newer than the newest good one away, and returns that one's step, if there is one."""
     for leftover in (workdir / FOLDER).glob("*.orbax-checkpoint-tmp*"):
         shutil.rmtree(leftover)
     for step in reversed(steps_in(workdir)):
@@ -311,7 +306,7 @@ def _clean(workdir: Path, report: Callable[[str], None], doubt: Callable[[int], 
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(folder, target)
         report(f"{folder}: {found}; moved to {target}")
-    return NO_STEP
+    return None
 
 
 def _remove_old(workdir: Path, keep: int) -> None:

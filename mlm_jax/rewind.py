@@ -10,8 +10,6 @@ import datetime
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
-
 from mlm_jax import config as config_module
 from mlm_jax import runtime, spikes
 from mlm_jax.checkpoint import folder_of, problem, read_meta, steps_in
@@ -30,7 +28,7 @@ def doubt(workdir: Path) -> Callable[[int], str | None]:
 
 def record_of(workdir: Path, saved: dict) -> list[dict]:
     """`spikes.agreed` of process 0, in all processes. saved: of the checkpoint that the run goes on from."""
-    return runtime.shared(spikes.agreed(workdir, saved.get(KNOWN, [])) if jax.process_index() == 0 else None)
+    return runtime.by_first(lambda: spikes.agreed(workdir, saved.get(KNOWN, [])))
 
 
 def check_record(record: list[dict], config: Config, workdir: Path, manifest: dict) -> None:
@@ -52,16 +50,7 @@ def go_back(config: Config, workdir: Path, spike: Spike) -> dict:
 
     Raises RunError where it went back too often, or there is nothing to go back to.
     """
-    outcome = {}
-    if jax.process_index() == 0:
-        try:
-            outcome["line"] = _recorded(config, workdir, spike)
-        except RunError as error:
-            outcome["error"] = str(error)
-    outcome = runtime.shared(outcome)
-    if "error" in outcome:
-        raise RunError(outcome["error"])
-    return outcome["line"]
+    return runtime.by_first(lambda: _recorded(config, workdir, spike))
 
 
 def _recorded(config: Config, workdir: Path, spike: Spike) -> dict:

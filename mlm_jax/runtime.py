@@ -190,6 +190,29 @@ def shared(value: object) -> object:
     return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(text)).tobytes())
 
 
+def by_first(make: Callable[[], object]) -> object:
+    """What `make` gives in process 0, in all processes; anything that JSON has. All call it together.
+
+    The ConfigError or RunError that it raises there is raised in all of them: none waits for one that has left.
+    """
+    import jax
+
+    raised, outcome = None, {}
+    if jax.process_index() == 0:
+        try:
+            outcome = {"value": make()}
+        except ConfigError as error:
+            raised, outcome = error, {"config": [error.key, str(error.value), error.fix]}
+        except RunError as error:
+            raised, outcome = error, {"run": str(error)}
+    outcome = shared(outcome)
+    if "config" in outcome:
+        raise raised or ConfigError(*outcome["config"])
+    if "run" in outcome:
+        raise raised or RunError(outcome["run"])
+    return outcome["value"]
+
+
 class Stop:
     """Whether the run was asked to stop, by SIGTERM, SIGUSR1 or the first Ctrl-C; all processes agree on the step.
 

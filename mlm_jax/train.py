@@ -134,20 +134,14 @@ def prepared_rows(config: Config, workdir: Path, kept: int, say: Callable) -> li
     are. Raises ConfigError in all processes, where the rows cannot be made, or those that a phase names have another
     tokenizer than the first.
     """
-    import jax
 
-    wrong = None
-    if jax.process_index() == 0:
+    def prepare() -> None:
         from mlm_jax.prepare import prepare_or_keep
 
-        try:
-            for change in prepare_or_keep(config, workdir, kept):
-                say(f"warning: the rows stay as they are, made before this changed: {change}")
-        except ConfigError as error:
-            wrong = error
-    told = runtime.shared(wrong and [wrong.key, str(wrong.value), wrong.fix])
-    if told:
-        raise wrong or ConfigError(*told)
+        for change in prepare_or_keep(config, workdir, kept):
+            say(f"warning: the rows stay as they are, made before this changed: {change}")
+
+    runtime.by_first(prepare)
     found = [(folder, records.read_manifest(folder)) for folder in config_module.rows_folders(config, workdir)]
     hashes = [manifest["tokenizer"]["hash"] for _, manifest in found]
     for stream, (folder, _) in enumerate(found):

@@ -1,11 +1,12 @@
 import os
+import re
 import signal
 
 import jax
 import pytest
 
 from mlm_jax import runtime
-from mlm_jax.config import ConfigError
+from mlm_jax.config import ConfigError, RunError
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -71,3 +72,23 @@ def test_without_a_profile_nothing_is_written(tmp_path):
         profile.step(number)
     profile.close()
     assert not (tmp_path / "profile").exists()
+
+
+@pytest.mark.parametrize("error", [ConfigError("config.steps", "0", "must be 1"), RunError("lost")])
+def test_a_mistake_of_the_first_process_is_raised_in_all(monkeypatch, error):
+    """The second one hears what the first one sent, and does nothing itself."""
+
+    def make():
+        raise error
+
+    sent = []
+    monkeypatch.setattr(runtime, "shared", lambda value: sent.append(value) or value)
+    with pytest.raises(type(error)) as raised:
+        runtime.by_first(make)
+    assert raised.value is error
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(runtime, "shared", lambda value: sent[0])
+    with pytest.raises(type(error), match=re.escape(str(error))):
+        runtime.by_first(lambda: pytest.fail("only the first one makes it"))
+    monkeypatch.setattr(runtime, "shared", lambda value: {"value": [7]})
+    assert runtime.by_first(lambda: pytest.fail("only the first one makes it")) == [7]

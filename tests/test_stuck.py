@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mlm_jax import stuck
+from mlm_jax import stuck, train
 
 SCRIPT = """
 import ctypes, itertools, os, signal, sys, threading, time
 from pathlib import Path
-from mlm_jax import stuck
+from mlm_jax import stuck, train
 
 def sleeps_without_gil(): ctypes.CDLL(None).usleep(1_500_000)
 def sleeps_with_gil(): ctypes.PyDLL(None).usleep(1_500_000)
@@ -102,3 +102,22 @@ def test_without_a_limit_nothing_looks(tmp_path):
 @pytest.mark.parametrize("seconds, words", [(0.25, "0.25 s"), (12, "12 s"), (600, "10 minutes"), (9000, "2.5 hours")])
 def test_durations(seconds, words):
     assert stuck.in_words(seconds) == words
+
+
+@pytest.mark.parametrize("seconds, told", [(0.3, True), (0, False)])
+def test_a_run_is_watched_as_its_config_says(monkeypatch, tmp_path, seconds, told):
+    def hangs(config, workdir, command, began, profile_steps, watch, again):
+        for _ in range(15):  # until the watcher is there
+            watch.mark("what begins")
+            time.sleep(0.1)
+        watch.mark("step 7")
+        time.sleep(1.0)
+        return 0
+
+    monkeypatch.setattr(train, "train", hangs)
+    argv = ["--config=configs/tiny.py", f"--config.watch.stuck_seconds={seconds}", f"--workdir={tmp_path}"]
+    assert train.main([*argv, "--config.batch_size=64"]) == 0
+    file = tmp_path / "stuck" / "0.txt"
+    assert file.exists() == told
+    if told:
+        assert "step 7 has not ended" in file.read_text()
