@@ -193,7 +193,7 @@ def test_text_of_the_librarys_own_signs_holds_no_word(tmp_path):
     assert letters == ["##\u2581", "\u2581"]
     (tmp_path / "a.txt").write_text("\n\n".join(signs), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config\.data\.sources = .*: hold no word to train a tokenizer on"):
-        prepare(config_of(tmp_path / "a.txt"), tmp_path / "rows", progress=False)
+        prepare(config_of(tmp_path / "a.txt", holdout=0.0), tmp_path / "rows", progress=False)
 
 
 def test_a_bad_term_names_the_option(tmp_path):
