@@ -109,10 +109,20 @@ def load_config(path: str | Path) -> Config:
     return load(Path(path) / "config.json")
 
 
+def split_step(path: str | Path) -> tuple[Path, int | None]:
+    """(workdir, step) of WORKDIR/checkpoints/STEP; (path, None) of any other folder."""
+    path = Path(path)
+    if path.parent.name == FOLDER and path.name.isdecimal():
+        return path.parent.parent, int(path.name)
+    return path, None
+
+
 def load_model(
     path: str | Path, step: int | None = None, sharding: jax.sharding.Sharding | None = None
 ) -> tuple[Model, tree.PyTree, Tokenizer]:
     """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step; or of a hub folder.
+
+    A checkpoint may also be named by its folder, WORKDIR/checkpoints/STEP.
 
     Of a run with `optimizer.ema` they are the averaged parameters. sharding: of every parameter, by default on the
     first device. Raises ConfigError where the folder is neither, or has
@@ -132,7 +142,10 @@ def load_model(
             fix = f"has {vocab_size:,} rows in its word table, and its tokenizer {tokenizer.size:,} ids"
             raise ConfigError("path", str(path), fix)
         return model, jax.device_put(params, sharding), tokenizer
-    workdir = Path(path)
+    workdir, named = split_step(path)
+    if named is not None and step is not None:
+        raise ConfigError("--step", step, f"{path} is one checkpoint already")
+    step = named if step is None else step
     config = load_config(workdir)
     tokenizer = Tokenizer.load(workdir / "tokenizer")
     found = newest(workdir) if step is None else step

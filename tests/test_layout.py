@@ -57,6 +57,7 @@ ARRAYS += [
     "inspection",
     "preview",
     "study",
+    "inference",
 ]
 PROGRAMS = ["train", "cli", "__main__"]
 ORDER = HOST + ARRAYS + PROGRAMS

@@ -1,0 +1,10 @@
+"""What a trained encoder is used for; two lines from a folder to answers.
+
+from mlm_jax.inference import embed, load
+vectors = embed(load("runs/tiny"), ["one text", "another"])
+"""
+
+from mlm_jax.inference.embed import embed, embeddings
+from mlm_jax.inference.loading import Loaded, load
+
+__all__ = ["Loaded", "embed", "embeddings", "load"]
