@@ -124,7 +124,7 @@ def test_another_version_finds_other_words(tmp_path, monkeypatch):
     import icu4py
 
     (tmp_path / "a.txt").write_text("\u5929\u6c14\u5f88\u597d\n" * 20)
-    config = config_of(tmp_path / "a.txt", segmenter="icu", encoded=str(tmp_path / "encoded"))
+    config = config_of(tmp_path / "a.txt", segmenter="icu", encoded=str(tmp_path / "encoded"), holdout=0.0)
     first = prepare(config, tmp_path / "rows", progress=False)
     with monkeypatch.context() as patch:  # finished rows need the library no more
         patch.setitem(sys.modules, "icu4py", None)
