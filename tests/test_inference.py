@@ -14,7 +14,7 @@ from mlm_jax.config import ConfigError
 from mlm_jax.inference import embed, load, rows, run, windows
 
 SHORT = ["the cat sleeps well.", "a dog", "", "birds", "fish swims the well."]
-LONG = " ".join("the cat dog bird fish sleeps barks sings swims well".split() * 2)  # 20 tokens; a window has 14
+LONG = " ".join(["the cat dog bird fish sleeps barks sings swims well"] * 2)  # 20 tokens; a window has 14
 
 
 @pytest.fixture(scope="module")
