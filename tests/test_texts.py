@@ -1,0 +1,60 @@
+"""Texts from words, files and standard input."""
+
+import gzip
+import io
+import json
+import types
+
+import pytest
+
+from mlm_jax.cli import texts
+from mlm_jax.config import ConfigError
+from mlm_jax.flags import Usage, parse
+
+
+def read(*argv):
+    return list(texts.read(parse(list(argv), "", needs_config=False, define=texts.define, words=True)))
+
+
+def test_words_and_standard_input(monkeypatch):
+    assert read("one text", "another") == ["one text", "another"]
+    for argv in (["-"], ["--file=-"]):
+        given = types.SimpleNamespace(buffer=io.BytesIO("\ufeffone\r\n\ntwo\u2028x\rc\nlast".encode()))
+        monkeypatch.setattr("sys.stdin", given)
+        assert read(*argv) == ["one", "", "two\u2028x\rc", "last"]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_files(tmp_path, compress):
+    lines = tmp_path / "a.txt.gz"
+    lines.write_bytes(compress(b"l1\nl2\xe2\x80\xa8x\nl3\x0by\nl4\xc2\x85z\nl5\x1cq\n"))
+    assert read(f"--file={lines}") == ["l1", "l2\u2028x", "l3\x0by", "l4\x85z", "l5\x1cq"]
+    records = tmp_path / "b.jsonl.gz"
+    rows = [{"text": "one\ntwo"}, {"text": "", "a": {"b": "deep"}}]
+    records.write_bytes(compress(b"\xef\xbb\xbf" + "\r\n".join(map(json.dumps, rows)).encode() + b"\n\n"))
+    assert read(f"--file={records}") == ["one\ntwo", ""]
+    with pytest.raises(ConfigError, match=r"b\.jsonl\.gz:1'?: has no text in the field 'a\.b' \(--field\)"):
+        read(f"--file={records}", "--field=a.b")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{"text": ', r"a\.jsonl:2'?: is not valid JSON"),
+        ("a.txt", b"x\n\xff\n", r"a\.txt:2'?: is not UTF-8"),
+        ("a.txt.gz", gzip.compress(b"x\n" * 999)[:-12], r"a\.txt\.gz'?: cannot be read"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        read(f"--file={tmp_path / name}")
+
+
+def test_none_or_two_kinds(tmp_path):
+    with pytest.raises(Usage, match="give a text"):
+        read()
+    with pytest.raises(Usage, match="not both"):
+        read("--file=a.txt", "word")
+    with pytest.raises(ConfigError, match="there is no such file"):
+        read(f"--file={tmp_path / 'a.txt'}")
