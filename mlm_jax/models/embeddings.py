@@ -14,7 +14,7 @@ class Embeddings(nnx.Module):
     """The sum of a token's word, position and type vectors, normalised; the last two where the config has such tables.
 
     BERT (2019), section 3. With a padding id of 0 or more, positions begin at padding_id + 1 and those of the padding
-    are padding_id, as in RoBERTa (2019) and its checkpoints.
+    are padding_id, as in RoBERTa (2019) and its checkpoints. words: the word vectors; None: those of the tokens.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, draw: Draws):
@@ -27,8 +27,14 @@ class Embeddings(nnx.Module):
             self.type = Table(config.types, config.embedding_width, draw)
         self.norm = Norm(config, config.embedding_width)
 
-    def __call__(self, batch: Batch, keys: Key[Array, "b"] | None, dtype: jnp.dtype) -> Float[Array, "b t e"]:
-        terms = [self.word(batch.tokens)]
+    def __call__(
+        self,
+        batch: Batch,
+        keys: Key[Array, "b"] | None,
+        dtype: jnp.dtype,
+        words: Float[Array, "b t e"] | None = None,
+    ) -> Float[Array, "b t e"]:
+        terms = [self.word(batch.tokens) if words is None else words]
         if hasattr(self, "position"):
             positions = batch.positions
             if self.padding_id >= 0:

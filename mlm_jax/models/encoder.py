@@ -49,7 +49,7 @@ class Model(NamedTuple):
     """
 
     init: Callable[..., Params]  # init(key) -> params
-    apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto, causal); those are optional
+    apply: Callable[..., Encoded]  # apply(params, batch, *, at, row_keys, want, upto, causal, words), * are optional
     logits: Callable[..., Array]  # logits(params, hidden [*b,d]) -> f32[*b,v], v: vocab_size rounded up to 128
     losses: Callable[..., Losses]  # losses(params, hidden [b,m,d], targets i32[b,m], weights f32[b,m], z_loss)
     config: ModelConfig
@@ -99,9 +99,9 @@ def assemble(
 ) -> Model:
     """A model of a resolved config from the makers of its parts, each called with a `Draws`; layers by their depth.
 
-    embeddings(batch, keys, dtype) -> x [b,t,e]; projection(x) -> x [b,t,d], None: e is d; layer(x, places, at, keys,
-    reference, causal) -> x [b,q,d]; norm(x) of the last states, None: they stay as they are; head(hidden, word table)
-    -> Decoding.
+    embeddings(batch, keys, dtype, words) -> x [b,t,e]; projection(x) -> x [b,t,d], None: e is d; layer(x, places, at,
+    keys, reference, causal) -> x [b,q,d]; norm(x) of the last states, None: they stay as they are; head(hidden, word
+    table) -> Decoding.
 
     within: the key under which all parameters lie but those of the embeddings, which are another model's.
     """
@@ -145,6 +145,7 @@ def assemble(
         want: tuple[str, ...] = (),
         upto: int | None = None,
         causal: bool = False,
+        words: Float[Array, "b t e"] | None = None,
     ) -> Encoded:
         """Hidden states [b,q,d] at the positions `at`, or [b,t,d] at all, in the compute type.
 
@@ -154,7 +155,7 @@ def assemble(
         last one being the result; `attention` f32[l,b,h,t,t], the probabilities before dropout; `attention_received`
         f32[b,t], what the last of the layers that run gives to each token: the sum over the queries of its segment, the
         mean over heads. It is 1 on average. causal: a position sees those before it in its segment, and itself, and no
-        later ones.
+        later ones. words: the word vectors of the tokens, in float32; None: those of the table.
         """
         _check_want(want, at)
         count = config.layers if upto is None else upto
@@ -187,7 +188,7 @@ def assemble(
 
         # Looked up in float32: the tables' gradient is a sum over all positions.
         start = place("embeddings", params["embeddings"], "embeddings").module(jnp.float32)
-        x = start(batch, fold_in(row_keys, 0), dtype)
+        x = start(batch, fold_in(row_keys, 0), dtype, words)
         params = own(params)
         if projection:
             x = place("projection", params["embeddings"], f"{prefix}embeddings").module(dtype)(x)
