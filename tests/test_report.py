@@ -99,7 +99,7 @@ class Elements(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        if tag != "meta":
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):

@@ -20,7 +20,7 @@ import pytest
 
 from mlm_jax import audit, checkpoint, logbook, train
 from mlm_jax.checkpoint import newest, steps_in
-from mlm_jax.cli import evaluate, fill_mask, prepare
+from mlm_jax.cli import evaluate, explain, fill_mask, prepare
 from mlm_jax.config import Config, ConfigError, OptimizerConfig, RunError
 from mlm_jax.evaluate import set_names
 from mlm_jax.position import position, stream_facts
@@ -467,6 +467,25 @@ def test_fill_mask(straight, capfd):
         (["[MASK]"], "--workdir=DIR is missing"),
     ]:
         assert fill_mask.main(argv) == 2
+        assert says in capfd.readouterr().err
+
+
+def test_explain(straight, tmp_path, capfd):
+    page = tmp_path / "new" / "why.html"
+    argv = [f"--workdir={straight}", "--steps=4", "The [MASK] sleeps."]
+    assert explain.main([*argv, "--json", "--top_k=2", f"--html={page}"]) == 0
+    (gap,) = json.loads(capfd.readouterr().out)["masks"]
+    assert len(gap["predictions"]) == 2 and gap["target"] == gap["predictions"][0]
+    assert "Why this word?" in page.read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        explain._write(page / "why.html", "")
+    for changed, says in [
+        ([*argv, "--target=[UNK]x?"], "no single token"),
+        ([*argv, "another [MASK]"], "give one text"),
+        (argv[:-1], "give one text"),
+        (argv[1:], "--workdir=DIR is missing"),
+    ]:
+        assert explain.main(changed) == 2
         assert says in capfd.readouterr().err
 
 

@@ -2,7 +2,7 @@
 
 import html
 
-VOID = ("meta",)  # elements that have no end
+VOID = ("meta", "input")  # elements that have no end
 
 
 class Html(str):

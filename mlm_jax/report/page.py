@@ -28,14 +28,14 @@ def html_of(run: Run) -> str:
     return document(f"{run.name}: training report", tag("h1", run.name), *parts, _footer())
 
 
-def document(title: str, *body: Html | None) -> str:
-    """A page with the style sheet, which runs nothing and loads nothing."""
+def document(title: str, *body: Html | None, style: str = "") -> str:
+    """A page with the style sheet, and rules of its own after it, which runs nothing and loads nothing."""
     head = join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("title", title),
-        tag("style", Html(STYLE)),
+        tag("style", Html(STYLE + style)),
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n{tag("body", *body)}</html>\n'
 
