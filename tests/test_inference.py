@@ -10,6 +10,7 @@ import pytest
 from test_hub import hub_folder
 
 from mlm_jax.cli import convert as convert_verb
+from mlm_jax.cli import embed as embed_verb
 from mlm_jax.config import ConfigError
 from mlm_jax.inference import embed, load, rows, run, windows
 
@@ -222,3 +223,74 @@ def test_a_stream_is_answered_in_pieces(loaded, vectors, monkeypatch):
 def test_an_unknown_pooling(loaded):
     with pytest.raises(ConfigError, match=r"pooling = 'max': there is mean, cls"):
         embed(loaded, SHORT, pooling="max")
+
+
+# ---- the verb ----
+
+
+def test_embed_prints_a_line_for_each_text(folders, vectors, capfd):
+    assert embed_verb.main([f"--workdir={folders[0]}", "--pooling=cls", *SHORT[:2], LONG]) == 0
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == [*SHORT[:2], LONG]
+    found = np.array([line["embedding"] for line in lines])
+    np.testing.assert_allclose(found, vectors["cls"][[0, 1, 5]], atol=1e-5)
+
+
+def test_embed_writes_an_array(folders, vectors, tmp_path, capfd):
+    out = tmp_path / "vectors.npy"
+    assert embed_verb.main([f"--workdir={folders[0]}", f"--out={out}", *SHORT[:2], LONG]) == 0
+    assert capfd.readouterr().out == f"{out}: 3 vectors of 24\n"
+    found = np.load(out)
+    assert found.dtype == np.float32 and found.shape == (3, 24)
+    np.testing.assert_allclose(found, vectors["mean"][[0, 1, 5]], atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_embed_writes_a_table(folders, vectors, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(embed_verb, "ROWS", 2)  # two groups
+    out = tmp_path / "vectors.parquet"
+    assert embed_verb.main([f"--workdir={folders[0]}", f"--out={out}", "--normalize", *SHORT[:2], LONG]) == 0
+    table = parquet.read_table(out)
+    assert table.schema.names == ["text", "embedding"] and table.schema.field("embedding").type.list_size == 24
+    assert table["text"].to_pylist() == [*SHORT[:2], LONG]
+    expected = vectors["mean"][[0, 1, 5]]
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(table["embedding"].to_pylist(), expected, atol=1e-5)
+
+
+def test_the_header_has_room_for_any_number(tmp_path):
+    vectors = np.arange(60_000, dtype=np.float32).reshape(-1, 2)
+    assert embed_verb.written(tmp_path / "many.npy", (("", vector) for vector in vectors), 2) == 30_000
+    np.testing.assert_array_equal(np.load(tmp_path / "many.npy"), vectors)
+    assert embed_verb.written(tmp_path / "none.npy", iter(()), 2) == 0
+    assert np.load(tmp_path / "none.npy").shape == (0, 2)
+
+
+def test_a_file_that_did_not_become_whole_is_not_there(tmp_path):
+    def broken():
+        yield "a", np.zeros(2, np.float32)
+        raise ConfigError("text", "b", "is wrong")
+
+    (tmp_path / "old.npy").write_bytes(b"of before")
+    with pytest.raises(ConfigError, match="is wrong"):
+        embed_verb.written(tmp_path / "old.npy", broken(), 2)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"of before"]
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--out=vectors.txt", "a"], "--out=vectors.txt: must end in .npy or .parquet"),
+        (["--pooling=max", "a"], "pooling = 'max': there is mean, cls"),
+        (["--out=/nowhere/vectors.npy", "a"], "--out = '/nowhere/vectors.npy': cannot be written"),
+    ],
+)
+def test_embed_says_what_is_wrong(folders, flags, says, capfd):
+    assert embed_verb.main([f"--workdir={folders[0]}", *flags]) == 2
+    assert says in capfd.readouterr().err
+
+
+def test_embed_wants_a_model(capfd):
+    assert embed_verb.main(["a"]) == 2
+    assert "--workdir=DIR is missing" in capfd.readouterr().err
