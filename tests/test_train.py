@@ -461,7 +461,6 @@ def test_fill_mask(straight, capfd):
         assert chances == sorted(chances, reverse=True) and 0 < sum(chances) <= 1
     for argv, says in [
         ([f"--workdir={straight}", "no mask"], "holds no [MASK]"),
-        ([f"--workdir={straight}", "[MASK]" + " well" * 80], "positions for"),
         ([f"--workdir={straight}/rows", "[MASK]"], "no config.json"),
         ([f"--workdir={straight}", "--step=3", "[MASK]"], "no checkpoint of step 3"),
         (["[MASK]"], "--workdir=DIR is missing"),

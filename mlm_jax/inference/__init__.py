@@ -6,6 +6,7 @@ vectors = embed(load("runs/tiny"), ["one text", "another"])
 
 from mlm_jax.inference.embed import embed, embeddings
 from mlm_jax.inference.explain import explain
+from mlm_jax.inference.fill import fill_mask
 from mlm_jax.inference.loading import Loaded, load
 
-__all__ = ["Loaded", "embed", "embeddings", "explain", "load"]
+__all__ = ["Loaded", "embed", "embeddings", "explain", "fill_mask", "load"]

@@ -9,11 +9,10 @@ transformers = pytest.importorskip("transformers")
 from golden.make import MODELS, SIZES, TINY, random_model  # noqa: E402
 from test_hub import vocab_txt  # noqa: E402
 
-from mlm_jax.checkpoint import load_model  # noqa: E402
 from mlm_jax.cli import convert  # noqa: E402
-from mlm_jax.cli.fill_mask import fill  # noqa: E402
+from mlm_jax.inference import fill_mask, load  # noqa: E402
 
-TEXT = "the cat [MASK] well."
+TEXTS = ["the cat [MASK] well.", "[MASK] dog sings [MASK]."]
 # of ELECTRA there is no golden file
 FOLDERS = {family: (vocab_size, sizes) for family, (vocab_size, _, sizes) in SIZES.items()} | {
     "electra": (100, TINY | {"embedding_size": 16, "hidden_size": 24, "max_position_embeddings": 16})
@@ -34,9 +33,12 @@ def test_the_same_answers_on_both_sides(family, tmp_path):
     for name, tensor in theirs.state_dict().items():
         np.testing.assert_array_equal(tensor.numpy(), model.state_dict()[name].numpy(), err_msg=name)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-    answers = transformers.pipeline("fill-mask", model=model.eval(), tokenizer=tokenizer, top_k=5)(TEXT)
-    (ours,) = fill(*load_model(tmp_path / "run"), TEXT, 5)
-    assert [answer["token"] for answer in answers] == [guess["id"] for guess in ours]
-    np.testing.assert_allclose(
-        [answer["score"] for answer in answers], [guess["probability"] for guess in ours], rtol=1e-3
-    )
+    answers = transformers.pipeline("fill-mask", model=model.eval(), tokenizer=tokenizer, top_k=5)
+    loaded = load(tmp_path / "back")
+    for texts, options in ((TEXTS, {}), (TEXTS[:1], {"targets": ["dog", "cat"]})):
+        for text, ours in zip(texts, fill_mask(loaded, texts, **options)):
+            theirs = answers(text, **options)
+            for best, guesses in zip(theirs if len(ours["masks"]) > 1 else [theirs], ours["masks"]):
+                assert [answer["token"] for answer in best] == [guess["id"] for guess in guesses]
+                scores = [answer["score"] for answer in best]
+                np.testing.assert_allclose(scores, [guess["probability"] for guess in guesses], rtol=1e-3)
