@@ -24,6 +24,12 @@ def test_words_and_standard_input(monkeypatch):
         assert read(*argv) == ["one", "", "two\u2028x\rc", "last"]
 
 
+def test_half_a_surrogate_pair_is_text_that_can_be_written(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a \\ud800 b"}\n')
+    for found in (read(f"--file={tmp_path / 'a.jsonl'}"), read("a \udcff b")):
+        assert found == ["a \ufffd\ufffd\ufffd b"]
+
+
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_files(tmp_path, compress):
     lines = tmp_path / "a.txt.gz"

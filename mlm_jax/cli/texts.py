@@ -38,7 +38,7 @@ def read(arguments: Arguments) -> Iterator[str]:
     if path is None and not words:
         raise Usage('give a text, such as "A list is returned.", or --file=FILE, or - for standard input')
     if path is None:
-        return iter(words)
+        return map(_valid, words)
     if path != STDIN and not Path(path).expanduser().is_file():
         raise ConfigError("--file", path, "there is no such file")
     return _of_file(path, arguments.field)
@@ -64,7 +64,12 @@ def _text_of(line: str, name: str, place: str) -> str:
         raise ConfigError("--file", place, "is not valid JSON") from None
     if not isinstance(found, str):
         raise ConfigError("--file", place, f"has no text in the field {name!r} (--field)")
-    return found
+    return _valid(found)
+
+
+def _valid(text: str) -> str:
+    """Half a surrogate pair, which JSON and a command line may hold and UTF-8 may not, as signs that are dropped."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _lines(path: str) -> Iterator[bytes]:
