@@ -19,7 +19,7 @@ from mlm_jax.config import ConfigError
 from mlm_jax.inference import Loaded, explain
 from mlm_jax.inference.explain import attributions, rollout
 from mlm_jax.inference.explain.asking import questions, target_id, words_of
-from mlm_jax.inference.explain.page import html
+from mlm_jax.inference.explain.page import CUT, html
 from mlm_jax.inference.explain.terminal import terminal
 from mlm_jax.models import build
 from mlm_jax.tokenizer import Tokenizer
@@ -192,7 +192,10 @@ def test_several_gaps_and_texts_longer_than_the_model_reads(loaded):
     assert [len(gap["tokens"]) for gap in many] == [16, 16]
     assert [(gap["start"], gap["place"]) for gap in many] == [(0, 1), (12, 14)]
     assert all(gap["tokens"][gap["place"]] == "[MASK]" for gap in many)
+    cut = {"masks": many}
+    assert CUT in html(cut, "here") and CUT in terminal(cut | {"text": ""}) and not many[0]["whole"]
     alone = explain(loaded, "[MASK]", steps=8)
+    assert alone["masks"][0]["whole"] and CUT not in html(alone, "here")
     gradients = alone["masks"][0]["integrated_gradients"]
     assert gradients["complete"] and gradients["sum"] == 0 and abs(gradients["expected"]) < 1e-5
     assert "no other word" in html(alone, "here")

@@ -33,6 +33,7 @@ class Question(NamedTuple):
     place: int  # of the gap
     words: list[Word]  # cut the segment without a gap
     start: int  # of the window, in tokens of the text
+    whole: bool  # the window is all of the text
 
 
 def questions(loaded: Loaded, text: str) -> list[Question]:
@@ -51,7 +52,8 @@ def questions(loaded: Loaded, text: str) -> list[Question]:
     for place in np.flatnonzero(ids == tokenizer.mask).tolist():
         window = around(place, len(ids), loaded.limit - 2)
         whole = loaded.surrounded(ids[window.start : window.stop])
-        found.append(Question(whole, place - window.start + 1, words_of(tokenizer, whole), window.start))
+        words, all_of_it = words_of(tokenizer, whole), len(whole) - 2 == len(ids)
+        found.append(Question(whole, place - window.start + 1, words, window.start, all_of_it))
     return found
 
 

@@ -24,6 +24,7 @@ def explain(loaded: Loaded, text: str, target: str | None = None, top_k: int = 5
     {"text", "masks": one for each MASK, in order, the others staying masked}, each of them
 
     predictions: the `top_k` best as {"token", "id", "probability"}; target: the word that is explained, likewise.
+    whole: whether the model read all of the text, or a window around the gap that begins with its token `start`.
     words: {"text", "kind", "space", "first", "last"}, see `asking.Word`; tokens: as the tokenizer shows them.
     All that follows has an entry for each of the words, the sum over its tokens:
     leave_one_out: nats of log-probability that are lost where MASK stands for the word; None for what is no word of
@@ -68,6 +69,7 @@ def _explained(loaded: Loaded, question: Question, target: int | None, top_k: in
         "target": guess(target, whole),
         "log_probability": whole,
         "start": question.start,
+        "whole": question.whole,
         "words": [word._asdict() for word in words],
         "tokens": [loaded.tokenizer.shown[i] for i in ids],
         "place": place,

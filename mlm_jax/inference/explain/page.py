@@ -9,6 +9,7 @@ from mlm_jax.report.markup import Html, join, tag
 from mlm_jax.report.page import document
 
 MOST_BARS = 8
+CUT = "The text is longer than the model reads at once: it saw this part, around the gap."
 FAINTEST = 0.03  # of the greatest score: below it a word is not shaded
 METHODS = {
     "leave-one-out": "Take words away",
@@ -30,7 +31,7 @@ STYLE = """
 .choice{display:flex;flex-wrap:wrap;align-items:baseline;gap:6px;margin:10px 0;border:0;padding:0}
 .choice legend{float:left;font-size:13px;color:var(--ink);min-width:52px;padding:0}
 .choice label{font-size:14px;border:1px solid var(--line);border-radius:6px;padding:3px 11px;cursor:pointer;
- background:var(--card)}
+ position:relative;background:var(--card)}
 .choice input{position:absolute;opacity:0}
 .choice label:has(:checked){border-color:var(--accent);box-shadow:inset 0 0 0 1px var(--accent);font-weight:600}
 .choice label:has(:focus-visible){outline:2px solid var(--accent);outline-offset:2px}
@@ -81,6 +82,7 @@ def _gap(gap: dict, number: int, many: bool) -> Html:
     best = gap["target"]["id"] == gap["predictions"][0]["id"]
     which = f"gap {number}" if many else "the gap"
     text = _shaded(gap, [None] * len(gap["words"]), lambda score: "")
+    cut = None if gap["whole"] else tag("p", CUT, class_="note")
     methods = _choice(f"method-{number}", "", [(key, title) for key, title in METHODS.items()])
     panels = [
         _panel(f"gap-{number} leave-one-out", _leave_one_out(gap)),
@@ -90,7 +92,7 @@ def _gap(gap: dict, number: int, many: bool) -> Html:
     return tag(
         "section",
         tag("h2", f"The model was asked to fill {which}"),
-        tag("div", text, tag("h3", "Its best guesses"), _guesses(gap), class_="sample"),
+        tag("div", text, cut, tag("h3", "Its best guesses"), _guesses(gap), class_="sample"),
         tag("h2", "Which words made it say " if best else "Which words speak for or against ", target, "?"),
         methods,
         *panels,

@@ -1,6 +1,6 @@
 """An explanation for the terminal."""
 
-from mlm_jax.inference.explain.page import completeness, percent, plain, signed
+from mlm_jax.inference.explain.page import CUT, completeness, percent, plain, signed
 
 LONGEST_BAR, MOST_WIDE = 10, 24
 NAMES = ("taken away", "gradients", "attention")
@@ -13,6 +13,7 @@ def terminal(found: dict) -> str:
         lines += ["", f"  [MASK] {number}" if len(found["masks"]) > 1 else "  [MASK]"]
         lines += [f"    {guess['probability']:6.1%}  {plain(guess['token'])}" for guess in gap["predictions"]]
         lines += ["", f"  why “{plain(gap['target']['token'])}” ({percent(gap['target']['probability'])})", ""]
+        lines += [] if gap["whole"] else [f"  {CUT}", ""]
         lines += _table(gap)
         lines += ["", f"  gradients: {completeness(gap['integrated_gradients'])}"]
     return "\n".join(lines)
