@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from mlm_jax.config import ConfigError
 from mlm_jax.inference.loading import Loaded
+from mlm_jax.inference.logits import in_pieces_of
 from mlm_jax.inference.rows import Item, Rows
 from mlm_jax.inference.run import Answer, Program, at_places, in_pieces
 from mlm_jax.inference.windows import around
@@ -19,7 +20,6 @@ from mlm_jax.models import Model
 from mlm_jax.tokenizer import Tokenizer
 
 MASK = "[MASK]"  # in a text, whatever the tokenizer's own is called, which counts as well
-PIECE_BYTES = 64 * 2**20  # of logits that are held at once
 
 
 @dataclasses.dataclass
@@ -175,19 +175,13 @@ def _program(model: Model, size: int, top_k: int, targets: tuple[int, ...] | Non
 
     @jax.jit
     def program(params: dict, rows: Rows) -> dict[str, Array]:
-        hidden = model.filler.apply(params, rows.batch, at=rows.at).hidden
-
-        def best(hidden: Float[Array, "n d"]) -> tuple[Array, Array]:
+        def best(hidden: Float[Array, "n d"]) -> dict[str, Array]:
             probabilities = jax.nn.softmax(model.filler.logits(params, hidden)[..., :size])
             if targets is not None:
                 probabilities = probabilities[..., jnp.asarray(targets)]
-            return tuple(jax.lax.top_k(probabilities, number))
+            probabilities, ids = jax.lax.top_k(probabilities, number)
+            return {"ids": ids if targets is None else jnp.asarray(targets)[ids], "probabilities": probabilities}
 
-        (b, q), pieces = rows.at.shape, 1
-        while rows.at.size % (2 * pieces) == 0 and rows.at.size // pieces * size * 4 > PIECE_BYTES:
-            pieces *= 2
-        found = jax.lax.map(best, hidden.reshape(pieces, -1, hidden.shape[-1]))
-        probabilities, ids = (value.reshape(b, q, number) for value in found)
-        return {"ids": ids if targets is None else jnp.asarray(targets)[ids], "probabilities": probabilities}
+        return in_pieces_of(best, size, model.filler.apply(params, rows.batch, at=rows.at).hidden)
 
     return program
