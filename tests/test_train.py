@@ -479,7 +479,7 @@ def test_explain(straight, tmp_path, capfd):
     with pytest.raises(ConfigError, match="cannot be written"):
         explain._write(page / "why.html", "")
     for changed, says in [
-        ([*argv, "--target=[UNK]x?"], "no single token"),
+        ([*argv, "--target=[UNK]x?"], "must be one piece"),
         ([*argv, "another [MASK]"], "give one text"),
         (argv[:-1], "give one text"),
         (argv[1:], "--workdir=DIR is missing"),

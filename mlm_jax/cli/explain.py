@@ -42,7 +42,8 @@ def run(arguments: Arguments) -> int:
     from mlm_jax.inference.explain.terminal import terminal
 
     loaded = load(arguments.workdir, arguments.step)
-    found = explain(loaded, arguments.rest[0], arguments.target, arguments.top_k, arguments.steps)
+    text = arguments.rest[0].encode("utf-8", "replace").decode()  # a command line may hold what is no text
+    found = explain(loaded, text, arguments.target, arguments.top_k, arguments.steps)
     print(json.dumps(found, ensure_ascii=False) if arguments.json else terminal(found))
     if arguments.html:
         _write(Path(arguments.html), html(found, loaded.path))

@@ -1,18 +1,16 @@
-"""What is asked: a text with a gap as ids and words, and the word that is to be explained."""
+"""What is asked: a text with a gap as ids and words."""
 
 import itertools
-import re
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm_jax.config import ConfigError
+from mlm_jax.inference.fill import MASK, template
 from mlm_jax.inference.loading import Loaded
 from mlm_jax.inference.windows import around
 from mlm_jax.tokenizer import Tokenizer
 from mlm_jax.tokenizer.words import find_words
 
-MASK = "[MASK]"
 SPACE = "\u2581"  # how SentencePiece writes white space
 
 
@@ -42,14 +40,10 @@ def questions(loaded: Loaded, text: str) -> list[Question]:
     Of a text that is longer than the model reads, each looks at the window around its MASK. Raises ConfigError for a
     text without MASK.
     """
-    tokenizer = loaded.tokenizer
-    # in the project's own spelling, or that of the tokenizer
-    parts = re.split("|".join(map(re.escape, (MASK, tokenizer.pieces[tokenizer.mask]))), text)
-    if len(parts) == 1:
-        raise ConfigError("text", text, f"holds no {MASK}")
-    ids = np.array(tokenizer.encode_around(parts), np.int32)
-    found = []
-    for place in np.flatnonzero(ids == tokenizer.mask).tolist():
+    tokenizer, found = loaded.tokenizer, []
+    asked = template(tokenizer, text)
+    ids = asked.ids
+    for place in asked.places.tolist():
         window = around(place, len(ids), loaded.limit - 2)
         whole = loaded.surrounded(ids[window.start : window.stop])
         words, all_of_it = words_of(tokenizer, whole), len(whole) - 2 == len(ids)
@@ -89,18 +83,3 @@ def _word(shown: list[str], kind: str, first: int, last: int) -> Word:
     names = {"mask": MASK, "cls": "[CLS]", "sep": "[SEP]"}
     plain = names.get(kind) or text.replace(SPACE, " ").strip() or SPACE
     return Word(plain, first, last, kind != "word" or text.startswith(SPACE), kind)
-
-
-def target_id(tokenizer: Tokenizer, word: str) -> int:
-    """The id of a word that could stand in a gap: after white space, or as the rest of a word or a sign.
-
-    Raises ConfigError for what is no single token.
-    """
-    cuts = [tokenizer.encode_around(["", before + word.strip()])[1:] for before in (" ", "")]
-    for ids in cuts:
-        if len(ids) == 1 and ids[0] != tokenizer.unk:
-            return ids[0]
-    pieces = " ".join(tokenizer.shown[i] for i in cuts[0])
-    raise ConfigError(
-        "--target", word, f"is no single token of this model, but {pieces or 'nothing'}; give one that is"
-    )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mlm_jax.config import ConfigError
-from mlm_jax.inference.explain.asking import Question, questions, target_id
+from mlm_jax.inference.explain.asking import Question, questions
 from mlm_jax.inference.explain.attributions import (
     MOST_STEPS,
     SMALL_GAP,
@@ -15,6 +15,7 @@ from mlm_jax.inference.explain.attributions import (
     without,
 )
 from mlm_jax.inference.explain.rollout import attention, rollout
+from mlm_jax.inference.fill import target_id
 from mlm_jax.inference.loading import Loaded
 
 
@@ -32,7 +33,8 @@ def explain(loaded: Loaded, text: str, target: str | None = None, top_k: int = 5
     integrated_gradients: {"words", "by_token", "sum", "expected", "gap", "steps", "complete"}, see `attributions`.
     rollout, attention [layers][heads]: shares of what the gap reads; see `rollout`. rollout_by_token: the same.
 
-    Raises ConfigError for a text without MASK, a target that is no token, and a model without a head that fills masks.
+    A target is one that `fill_mask` takes. Raises ConfigError for a text without MASK, a target that is no single
+    piece, and a model without a head that fills masks.
     """
     if not 1 <= steps <= MOST_STEPS:
         raise ConfigError("--steps", steps, f"must be from 1 to {MOST_STEPS}")
