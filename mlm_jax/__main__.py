@@ -17,6 +17,7 @@ VERBS = {
     "explain": ("mlm_jax.cli.explain", "which words of a text made the model predict a word at a [MASK]"),
     "embed": ("mlm_jax.cli.embed", "texts to vectors: JSON lines, .npy or .parquet"),
     "score": ("mlm_jax.cli.score", "how likely texts are: pseudo-log-likelihood and pseudo-perplexity"),
+    "generate": ("mlm_jax.cli.generate", "text in the place of [MASK]s: mask-predict, Gibbs sampling, left to right"),
     "convert": ("mlm_jax.cli.convert", "a run to a folder that transformers loads, or such a folder to a run's"),
     "bench": ("mlm_jax.cli.bench", "what a step of a config costs on this machine"),
 }

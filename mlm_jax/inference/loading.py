@@ -20,6 +20,7 @@ class Loaded(NamedTuple):
     tokenizer: Tokenizer
     limit: int  # tokens of the longest segment that it can read, CLS and SEP among them
     path: str  # where it was read
+    causal: bool = False  # whether it was trained to predict next tokens as well
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """The ids of each text, i32[n], without CLS and SEP."""
@@ -45,7 +46,9 @@ def load(path: str | Path, step: int | None = None) -> Loaded:
     """
     model, params, tokenizer = load_model(path, step)
     limit = config_module.positions(model.config)
-    if not hub.is_hub(path) and config_module.resolve(model.config).positions == "learned":
-        run = load_config(split_step(path)[0])
+    if hub.is_hub(path):
+        return Loaded(model, params, tokenizer, limit, str(path))
+    run = load_config(split_step(path)[0])
+    if config_module.resolve(model.config).positions == "learned":
         limit = min(limit, max(phase.row_length for phase in config_module.phase_configs(run)))
-    return Loaded(model, params, tokenizer, limit, str(path))
+    return Loaded(model, params, tokenizer, limit, str(path), run.objectives.causal.ratio > 0)

@@ -23,15 +23,17 @@ class Item(NamedTuple):
     at: np.ndarray = np.zeros(0, np.int32)  # i32[q], places in it
     targets: np.ndarray | None = None  # i32[q], an id for each of them
     counted: np.ndarray | None = None  # bool[n], the tokens that count; None: all
+    uniforms: np.ndarray | None = None  # f32[q], a draw in [0, 1) for each place
 
 
 class Rows(NamedTuple):
-    """Items in rows, as a program reads them. Slots that are no place have `at` 0 and target 0."""
+    """Items in rows, as a program reads them. Slots that are no place hold zeros."""
 
     batch: Batch
     at: Array  # i32[b,q]
     targets: Array  # i32[b,q]
     counted: Array  # bool[b,t]
+    uniforms: Array  # f32[b,q]
 
 
 class Place(NamedTuple):
@@ -102,7 +104,7 @@ def _laid(
     b, t, q, p = shape
     tokens, segments, positions = (np.zeros((b, t), np.int32) for _ in range(3))
     at, targets = (np.zeros((b, q), np.int32) for _ in range(2))
-    firsts, counted = np.zeros((b, p), np.int32), np.zeros((b, t), bool)
+    firsts, counted, uniforms = np.zeros((b, p), np.int32), np.zeros((b, t), bool), np.zeros((b, q), np.float32)
     places = []
     for row, members in enumerate(rows):
         begin = slot = 0
@@ -116,6 +118,7 @@ def _laid(
             firsts[row, segment] = begin
             at[row, slot:last] = item.at + begin
             targets[row, slot:last] = 0 if item.targets is None else item.targets
+            uniforms[row, slot:last] = 0 if item.uniforms is None else item.uniforms
             places.append((number, Place(row, segment, slice(slot, last))))
             begin, slot = end, last
     used = np.arange(b) < len(rows)
@@ -130,4 +133,4 @@ def _laid(
         visit=np.zeros(b, np.int32),
         weight=used.astype(np.float32),
     )
-    return Rows(batch, at, targets, counted), places
+    return Rows(batch, at, targets, counted, uniforms), places
