@@ -118,15 +118,18 @@ def split_step(path: str | Path) -> tuple[Path, int | None]:
 
 
 def load_model(
-    path: str | Path, step: int | None = None, sharding: jax.sharding.Sharding | None = None
+    path: str | Path,
+    step: int | None = None,
+    sharding: jax.sharding.Sharding | None = None,
+    headless: bool = False,
 ) -> tuple[Model, tree.PyTree, Tokenizer]:
     """(model, params, tokenizer) of a run, from its newest whole checkpoint or that of a step; or of a hub folder.
 
     A checkpoint may also be named by its folder, WORKDIR/checkpoints/STEP.
 
     Of a run with `optimizer.ema` they are the averaged parameters. sharding: of every parameter, by default on the
-    first device. Raises ConfigError where the folder is neither, or has
-    no such checkpoint.
+    first device. headless: a hub folder may hold an encoder without the head that fills masks; then the parameters have
+    no `head`. Raises ConfigError where the folder is neither, or has no such checkpoint.
     """
     sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     if hub.is_hub(path):
@@ -135,7 +138,7 @@ def load_model(
         config, vocab_size = hub.read_config(path)
         model, tokenizer, tensors = build(config, vocab_size), Tokenizer.load(path), read_tensors(path)
         try:
-            params = convert.from_hub(tensors, config, vocab_size)
+            params = convert.from_hub(tensors, config, vocab_size, headless)
         except ValueError as error:
             raise ConfigError("path", str(path), str(error)) from None
         if tokenizer.size > vocab_size:

@@ -272,7 +272,7 @@ def test_who_waits_in_vain_says_so_and_ends_with_one():
     assert says(0, addresses[0], "not all came") in first[2]
     assert says(1, addresses[1], "it was not reached") in second[2]
     assert "another program listens at that port" in third[2]
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 150  # not the 300 that it waits by default
 
 
 @pytest.mark.processes

@@ -7,6 +7,8 @@ from test_inference import LONG, folders, loaded, states  # noqa: F401
 
 from mlm_jax.cli import fill_mask as verb
 from mlm_jax.config import ConfigError
+from mlm_jax.convert import NamesError, from_hub
+from mlm_jax.convert.files import read_tensors
 from mlm_jax.inference import fill_mask
 from mlm_jax.inference.fill import template
 
@@ -98,6 +100,15 @@ def test_what_cannot_be_filled(loaded, folders, capfd):  # noqa: F811
     params = {name: value for name, value in loaded.params.items() if name != "head"}
     with pytest.raises(ConfigError, match="has no head that fills masks"):
         fill_mask(loaded._replace(params=params), TEXTS[:1])
+    alone = read_tensors(folders[0])  # as a BertModel has them
+    without = {name: tensor for name, tensor in alone.items() if not name.startswith("cls.")}
+    vocab_size = loaded.model.vocab_size
+    with pytest.raises(NamesError, match=r"missing: cls\.predictions\.bias"):
+        from_hub(without, loaded.model.config, vocab_size)
+    assert "head" not in from_hub(without, loaded.model.config, vocab_size, headless=True)
+    without.popitem()
+    with pytest.raises(NamesError, match="missing: "):
+        from_hub(without, loaded.model.config, vocab_size, headless=True)
     assert fill_mask(loaded, []) == []
     for folder in folders:
         assert verb.main([f"--workdir={folder}", "--targets=cat,dog", "--joint", TEXTS[1]]) == 0

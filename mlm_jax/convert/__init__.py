@@ -27,11 +27,14 @@ class NamesError(ValueError):
     """A checkpoint does not hold what the model needs; the message lists every name that is at fault."""
 
 
-def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int) -> dict[str, object]:
+def from_hub(
+    tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int, headless: bool = False
+) -> dict[str, object]:
     """Float32 parameters from the tensors of a checkpoint with `vocab_size` ids.
 
     Accepts gamma and beta for weight and bias of a normalisation, and names without the prefix of the encoder. Of
-    ELECTRA, the names decide whether there is a `head`, a `discriminator`, or neither. Raises NamesError for names that
+    ELECTRA, the names decide whether there is a `head`, a `discriminator`, or neither; with `headless` so they do of
+    the others, where a checkpoint of an encoder alone has no name of the head. Raises NamesError for names that
     are missing, unexpected or given twice, ValueError for shapes other than the config's, and ConfigError for a model
     that the hub's format of its family cannot hold.
     """
@@ -39,6 +42,10 @@ def from_hub(tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size:
     found = _canonical(tensors, form, config.tied)
     expected = _shapes(found, config, vocab_size)
     entries = _entries(form, expected)
+    of_head = {name for path in entries if path.startswith("head/") for name, *_ in entries[path]}
+    if headless and not found.keys() & of_head:
+        expected = {part: leaves for part, leaves in expected.items() if part != "head"}
+        entries = _entries(form, expected)
     names = {name for of_leaf in entries.values() for name, _, _ in of_leaf}
     missing, unexpected = sorted(names - found.keys()), sorted(found.keys() - names)
     if missing or unexpected:

@@ -44,7 +44,7 @@ def load(path: str | Path, step: int | None = None) -> Loaded:
     A run with learned positions reads no longer segments than its longest rows: those of later positions were never
     trained. Raises ConfigError where the folder is none of these.
     """
-    model, params, tokenizer = load_model(path, step)
+    model, params, tokenizer = load_model(path, step, headless=True)
     limit = config_module.positions(model.config)
     if hub.is_hub(path):
         return Loaded(model, params, tokenizer, limit, str(path))
