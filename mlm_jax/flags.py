@@ -1,6 +1,7 @@
 """Command lines: `--config=FILE` with overrides of single fields, `--workdir=DIR`, and flags of a verb's own."""
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,9 @@ def command(
         return USER_ERROR
     except RunError as error:
         print(f"mlm_jax: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # who reads the output has enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the end
         return 1
 
 

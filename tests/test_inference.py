@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import goldens
 import jax
@@ -294,3 +295,12 @@ def test_embed_says_what_is_wrong(folders, flags, says, capfd):
 def test_embed_wants_a_model(capfd):
     assert embed_verb.main(["a"]) == 2
     assert "--workdir=DIR is missing" in capfd.readouterr().err
+
+
+def test_ids_outside_of_the_word_table_are_refused(folders, tmp_path):
+    """A table of 100 rows, and a tokenizer of 101 ids: in JAX the last one would silently read another row."""
+    shutil.copytree(folders[0], tmp_path / "hub")
+    with open(tmp_path / "hub" / "vocab.txt", "a") as file:
+        file.write("zebra\n")
+    with pytest.raises(ConfigError, match="has 100 rows in its word table, and its tokenizer 101 ids"):
+        load(tmp_path / "hub")

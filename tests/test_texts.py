@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 import types
 
 import pytest
@@ -64,3 +66,16 @@ def test_none_or_two_kinds(tmp_path):
         read("--file=a.txt", "word")
     with pytest.raises(ConfigError, match="there is no such file"):
         read(f"--file={tmp_path / 'a.txt'}")
+
+
+def test_who_reads_the_output_may_have_enough():
+    """As `head` has: no traceback, and no exit code of success."""
+    code = (
+        "import sys; from mlm_jax.flags import command; write = lambda _: [print('x' * 99999) for _ in range(99)] and 0"
+    )
+    code += "; sys.exit(command(write, [], '', needs_config=False))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1) == b"x"
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1 and process.stderr.read() == b""
+    process.stderr.close()
