@@ -49,6 +49,7 @@ def test_files(tmp_path, compress):
     ("name", "content", "says"),
     [
         ("a.jsonl", b'{"text": "x"}\n{"text": ', r"a\.jsonl:2'?: is not valid JSON"),
+        ("A.JSONL.GZ", gzip.compress(b"{"), r"A\.JSONL\.GZ:1'?: is not valid JSON"),
         ("a.txt", b"x\n\xff\n", r"a\.txt:2'?: is not UTF-8"),
         ("a.txt.gz", gzip.compress(b"x\n" * 999)[:-12], r"a\.txt\.gz'?: cannot be read"),
     ],

@@ -45,7 +45,7 @@ def read(arguments: Arguments) -> Iterator[str]:
 
 
 def _of_file(path: str, name: str) -> Iterator[str]:
-    as_json = path != STDIN and without_suffix(path).endswith(JSON)
+    as_json = path != STDIN and without_suffix(path).lower().endswith(JSON)
     for number, line in enumerate(_lines(path), start=1):
         place = f"{path}:{number}"
         try:

@@ -41,4 +41,8 @@ def test_the_same_answers_on_both_sides(family, tmp_path):
             for best, guesses in zip(theirs if len(ours["masks"]) > 1 else [theirs], ours["masks"]):
                 assert [answer["token"] for answer in best] == [guess["id"] for guess in guesses]
                 scores = [answer["score"] for answer in best]
-                np.testing.assert_allclose(scores, [guess["probability"] for guess in guesses], rtol=1e-3)
+                np.testing.assert_allclose(scores, [guess["probability"] for guess in guesses], rtol=1e-5)
+                if len(ours["masks"]) == 1:  # theirs keep CLS and SEP where there are several
+                    for answer, guess in zip(best, guesses):
+                        if not guess["token"].startswith("["):  # of special tokens each has its own spelling
+                            assert answer["sequence"] == guess["sequence"]
