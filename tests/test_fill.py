@@ -9,7 +9,7 @@ from mlm_jax.cli import fill_mask as verb
 from mlm_jax.config import ConfigError
 from mlm_jax.convert import NamesError, from_hub
 from mlm_jax.convert.files import read_tensors
-from mlm_jax.inference import fill_mask
+from mlm_jax.inference import fill, fill_mask
 from mlm_jax.inference.fill import template
 
 TEXTS = ["the cat [MASK] well.", "[MASK] dog[MASK] sings [MASK]", "fish"]
@@ -74,6 +74,17 @@ def test_among_targets(loaded):  # noqa: F811
     assert {guess["id"]: guess["probability"] for guess in answer["masks"][0]} == pytest.approx(
         {i: found[i] for i in ids}, rel=2e-5
     )
+    # after white space the word, else what continues one; the same word where nothing does
+    text = "the cat[MASK] [MASK]"
+    (answer,) = fill_mask(loaded, [text], targets=["s", "dog"])
+    one = template(loaded.tokenizer, text)
+    for guesses, place, names in zip(answer["masks"], one.places, (("##s", "dog"), ("s", "dog"))):
+        wanted = [loaded.tokenizer.pieces.index(name) for name in names]
+        assert sorted(guess["id"] for guess in guesses) == sorted(wanted)
+        found = chances(loaded, one.ids)[place]
+        np.testing.assert_allclose([guess["probability"] for guess in guesses], sorted(found[wanted])[::-1], rtol=2e-5)
+    (top,) = fill_mask(loaded, [text], targets=["s", "dog"], top_k=1, joint=True)
+    assert [len(guesses) for guesses in top["masks"]] == [1, 1] and "MASK" not in top["filled"]
     for word, says in [("zebra", r"targets = 'zebra': is "), ("[SEP]", "must be one piece"), ("", "must be one piece")]:
         with pytest.raises(ConfigError, match=says):
             fill_mask(loaded, TEXTS[:1], targets=[word])
@@ -95,8 +106,10 @@ def test_white_space_around_what_is_filled_in(loaded):  # noqa: F811
 
 
 def test_what_cannot_be_filled(loaded, folders, capfd):  # noqa: F811
-    with pytest.raises(ConfigError, match=r"text = 'fish': holds no \[MASK\]"):
-        fill_mask(loaded, TEXTS)
+    answers = fill.filled(loaded, TEXTS)
+    assert [next(answers)["text"], next(answers)["text"]] == TEXTS[:2]  # those before it are answered
+    with pytest.raises(ConfigError, match=r"text = 'fish': holds no \[MASK\] \(text 3\)"):
+        next(answers)
     params = {name: value for name, value in loaded.params.items() if name != "head"}
     with pytest.raises(ConfigError, match="has no head that fills masks"):
         fill_mask(loaded._replace(params=params), TEXTS[:1])

@@ -21,9 +21,10 @@ def read(*argv):
 def test_words_and_standard_input(monkeypatch):
     assert read("one text", "another") == ["one text", "another"]
     for argv in (["-"], ["--file=-"]):
-        given = types.SimpleNamespace(buffer=io.BytesIO("\ufeffone\r\n\ntwo\u2028x\rc\nlast".encode()))
-        monkeypatch.setattr("sys.stdin", given)
-        assert read(*argv) == ["one", "", "two\u2028x\rc", "last"]
+        for compress in (bytes, gzip.compress):
+            given = io.BytesIO(compress("\ufeffone\r\n\ntwo\u2028x\rc\nlast".encode()))
+            monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BufferedReader(given)))
+            assert read(*argv) == ["one", "", "two\u2028x\rc", "last"]
 
 
 def test_half_a_surrogate_pair_is_text_that_can_be_written(tmp_path):

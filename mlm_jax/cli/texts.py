@@ -28,7 +28,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def read(arguments: Arguments) -> Iterator[str]:
-    """The texts, one at a time. An empty line is an empty text, so that answers stand in the order of the lines.
+    """The texts, one at a time. An empty line is an empty text, of which JSON lines have none.
 
     Raises Usage at once where there are none or two kinds; ConfigError, with file:line, where it comes to a bad line.
     """
@@ -87,7 +87,7 @@ def _lines(path: str) -> Iterator[bytes]:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[io.BufferedIOBase]:
     if path == STDIN:
-        yield sys.stdin.buffer
+        yield decompressed(sys.stdin.buffer)
         return
     with open(Path(path).expanduser(), "rb") as raw:
         yield decompressed(raw)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,11 @@ class Template:
     ids: np.ndarray  # i32[n], without CLS and SEP
     places: np.ndarray  # of its MASKs in `ids`
     left: list[int]  # the MASKs, by number, that are not filled
+
+    def continues(self, mask: int) -> bool:
+        """Whether no white space stands before a MASK, and it is not the first of the text."""
+        before = self.parts[mask]
+        return not before[-1].isspace() if before else mask > 0
 
     def written(self, fillings: dict[int, str]) -> str:
         """The text with some of its MASKs, by number, filled with what `Tokenizer.shown` has.
@@ -65,8 +71,9 @@ def fill_mask(
     are those at its turn; there is "filled", the whole text, and "order", the numbers of the MASKs from 0 as they were
     filled, instead of "sequence".
 
-    targets: words among which guesses are chosen, each of which must be one piece after white space, or be spelled as
-    the tokenizer's file has a piece, such as `##ing`. In a text longer than the model reads each MASK is seen with as
+    targets: words among which guesses are chosen, each of which must be one piece, after white space or, at a MASK that
+    has none before it, as it continues a word; or be spelled as the tokenizer's file has a piece, such as `##ing`. In a
+    text longer than the model reads each MASK is seen with as
     much text on either side as there is room for.
 
     Raises ConfigError for a text without MASK, a target that is no single piece, and a model that fills no masks.
@@ -79,11 +86,51 @@ def filled(
 ) -> Iterator[dict]:
     """The answers of `fill_mask` one after another; texts may be a stream."""
     loaded.check_fills()
-    wanted = None if targets is None else tuple(dict.fromkeys(target_id(loaded.tokenizer, word) for word in targets))
-    program = _program(loaded.model, loaded.tokenizer.size, top_k, wanted)
-    answer = _jointly if joint else _each
+    tokenizer, wanted = loaded.tokenizer, None
+    if targets is not None:
+        places = ([target_id(tokenizer, word, continues) for word in targets] for continues in (False, True))
+        wanted = Targets(*(tuple(dict.fromkeys(ids)) for ids in places))
+    program = _program(loaded.model, tokenizer.size, top_k, wanted and wanted.all)
+    answer, number = _jointly if joint else _each, 0
     for piece in in_pieces(texts):
-        yield from answer(loaded, program, [template(loaded.tokenizer, text) for text in piece])
+        templates, problem = [], None
+        for text in piece:
+            number += 1
+            try:
+                templates.append(template(tokenizer, text))
+            except ConfigError as error:  # those before it are answered
+                problem = ConfigError(error.key, error.value, f"{error.fix} (text {number:,})")
+                break
+        yield from answer(loaded, program, templates, Choice(wanted, top_k))
+        if problem:
+            raise problem
+
+
+class Targets(NamedTuple):
+    """Ids among which guesses are chosen."""
+
+    after_space: tuple[int, ...]
+    continuing: tuple[int, ...]  # at a MASK without white space before it
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys((*self.after_space, *self.continuing)))
+
+
+class Choice(NamedTuple):
+    """What of a program's answer is wanted."""
+
+    targets: Targets | None
+    top_k: int
+
+    def of(self, one: Template, mask: int, answer: Answer) -> Answer:
+        """`ids` and `probabilities` [k] at a MASK, best first."""
+        if self.targets is None:
+            return answer
+        wanted = self.targets.continuing if one.continues(mask) else self.targets.after_space
+        own = np.flatnonzero(np.isin(answer["ids"], wanted))
+        best = own[np.argsort(-answer["probabilities"][own], kind="stable")][: self.top_k]
+        return {name: value[best] for name, value in answer.items()}
 
 
 def template(tokenizer: Tokenizer, text: str) -> Template:
@@ -97,8 +144,13 @@ def template(tokenizer: Tokenizer, text: str) -> Template:
     return Template(text, parts, re.findall(signs, text), ids, places, list(range(len(places))))
 
 
-def target_id(tokenizer: Tokenizer, word: str) -> int:
-    """The one id of a word after white space, or of a piece by its own name. Raises ConfigError for any other."""
+def target_id(tokenizer: Tokenizer, word: str, continues: bool = False) -> int:
+    """The one id of a word after white space, or of a piece by its own name. Raises ConfigError for any other.
+
+    continues: rather that of what continues a word, where there is one.
+    """
+    if continues and word in tokenizer.shown and (found := tokenizer.shown.index(word)) not in tokenizer.special:
+        return found
     ids = tokenizer.encode_around(["", f" {word}"])[1:]
     if len(ids) == 1 and ids[0] not in tokenizer.special:
         return int(ids[0])
@@ -137,23 +189,25 @@ def guessed(loaded: Loaded, program: Program, templates: Sequence[Template]) -> 
     return found
 
 
-def _each(loaded: Loaded, program: Program, templates: list[Template]) -> Iterator[dict]:
+def _each(loaded: Loaded, program: Program, templates: list[Template], choice: Choice) -> Iterator[dict]:
     for one, answers in zip(templates, guessed(loaded, program, templates)):
-        masks = [_guesses(loaded.tokenizer, answers[mask]) for mask in range(len(one.places))]
+        masks = [_guesses(loaded.tokenizer, choice.of(one, mask, answers[mask])) for mask in range(len(one.places))]
         for mask, guesses in enumerate(masks):
             for guess in guesses:
                 guess["sequence"] = one.written({mask: guess["token"]})
         yield {"text": one.text, "masks": masks}
 
 
-def _jointly(loaded: Loaded, program: Program, templates: list[Template]) -> Iterator[dict]:
+def _jointly(loaded: Loaded, program: Program, templates: list[Template], choice: Choice) -> Iterator[dict]:
     turns: list[dict[int, list[dict]]] = [{} for _ in templates]  # by MASK in order of filling: its guesses
     while unfinished := [i for i, one in enumerate(templates) if one.left]:
         for i, answers in zip(unfinished, guessed(loaded, program, [templates[i] for i in unfinished])):
-            one, best = templates[i], max(answers, key=lambda mask: float(answers[mask]["probabilities"][0]))
-            one.ids[one.places[best]] = answers[best]["ids"][0]
+            one = templates[i]
+            chosen = {mask: choice.of(one, mask, answer) for mask, answer in answers.items()}
+            best = max(chosen, key=lambda mask: float(chosen[mask]["probabilities"][0]))
+            one.ids[one.places[best]] = chosen[best]["ids"][0]
             one.left.remove(best)
-            turns[i][best] = _guesses(loaded.tokenizer, answers[best])
+            turns[i][best] = _guesses(loaded.tokenizer, chosen[best])
     for one, turn in zip(templates, turns):
         masks = [turn[mask] for mask in range(len(one.places))]
         whole = one.written({mask: guesses[0]["token"] for mask, guesses in turn.items()})
@@ -169,18 +223,21 @@ def _guesses(tokenizer: Tokenizer, answer: Answer) -> list[dict]:
 
 @functools.lru_cache(maxsize=8)
 def _program(model: Model, size: int, top_k: int, targets: tuple[int, ...] | None) -> Program:
-    """`ids` i32[b,q,k] and `probabilities` f32[b,q,k], best first. size: ids of the tokenizer; further rows of the word
-    table are no token."""
-    number = min(top_k, size if targets is None else len(targets))
+    """`ids` i32[b,q,k] and `probabilities` f32[b,q,k]: the best, best first, or those of all targets.
+
+    size: ids of the tokenizer; further rows of the word table are no token.
+    """
 
     @jax.jit
     def program(params: dict, rows: Rows) -> dict[str, Array]:
         def best(hidden: Float[Array, "n d"]) -> dict[str, Array]:
             probabilities = jax.nn.softmax(model.filler.logits(params, hidden)[..., :size])
-            if targets is not None:
-                probabilities = probabilities[..., jnp.asarray(targets)]
-            probabilities, ids = jax.lax.top_k(probabilities, number)
-            return {"ids": ids if targets is None else jnp.asarray(targets)[ids], "probabilities": probabilities}
+            if targets is None:
+                probabilities, ids = jax.lax.top_k(probabilities, min(top_k, size))
+            else:
+                ids = jnp.broadcast_to(jnp.asarray(targets, jnp.int32), (hidden.shape[0], len(targets)))
+                probabilities = jnp.take_along_axis(probabilities, ids, axis=-1)
+            return {"ids": ids, "probabilities": probabilities}
 
         return in_pieces_of(best, size, model.filler.apply(params, rows.batch, at=rows.at).hidden)
 
