@@ -13,7 +13,7 @@ from mlm_jax.cli import generate as verb
 from mlm_jax.config import ConfigError
 from mlm_jax.inference import generate
 from mlm_jax.inference.fill import template
-from mlm_jax.inference.generate import ORDERS, _sampled, draws
+from mlm_jax.inference.generate import COLDEST, HOTTEST, ORDERS, _sampled, draws
 
 TEXT = "the [MASK:3] sleeps [MASK]."
 MASKS = TEXT.replace("[MASK:3]", "[MASK]" * 3)
@@ -96,6 +96,10 @@ def test_draws_have_the_chances_of_the_softmax():
     for top_k, wanted in ((0, [500, 0, 300, 200]), (2, [625, 0, 375, 0]), (9, [500, 0, 300, 200])):
         found = _sampled(jnp.asarray(np.repeat(logits, 1000, 0), jnp.float32), jnp.asarray(uniforms), top_k)
         np.testing.assert_allclose(np.bincount(np.asarray(found), minlength=4), wanted, atol=1)
+    for heat, wanted in ((COLDEST, [1000, 0, 0, 0]), (HOTTEST, [333, 0, 333, 333])):  # what must not be has no chance
+        row = jnp.log(jnp.asarray([[0.5, 0.0, 0.3, 0.2]])) / heat
+        found = _sampled(jnp.repeat(row, 1000, 0), jnp.asarray(uniforms), 0)
+        np.testing.assert_allclose(np.bincount(np.asarray(found), minlength=4), wanted, atol=1)
     key = keys.root(0, keys.SAMPLE)
     many = draws(key, np.arange(50), 1, 40)
     assert abs(many.mean() - 0.5) < 0.02 and len(np.unique(many)) > 1990
@@ -108,8 +112,13 @@ def test_draws_have_the_chances_of_the_softmax():
         ({"method": "beam"}, "method = 'beam': there is mask-predict, gibbs, left-to-right"),
         ({"iterations": 0}, "iterations = 0: must be at least 1"),
         ({"method": "left-to-right", "iterations": 3}, "iterations = 3: .* left-to-right has none"),
-        ({"temperature": -1.0}, "temperature = -1.0: must be 0 or more"),
-        ({"new_tokens": -1}, "new_tokens = -1: must be 0 or more"),
+        ({"temperature": -1.0}, "temperature = -1.0: must be 0, or 1e-06 to 1e"),
+        ({"temperature": float("nan")}, "temperature = nan: must be 0, or"),
+        ({"temperature": float("inf")}, "temperature = inf: must be 0, or"),
+        ({"temperature": 1e-39}, "temperature = 1e-39: must be 0, or"),
+        ({"top_k": -1}, "top_k = -1: must be 0 or more"),
+        ({"new_tokens": -1}, "new_tokens = -1: must be 0 to 4096"),
+        ({"new_tokens": 10**9}, "new_tokens = 1000000000: must be 0 to 4096"),
         ({"new_tokens": 15}, "is 24 tokens long, the model reads 16"),
     ],
 )

@@ -9,8 +9,8 @@ from test_inference import LONG, folders, loaded  # noqa: F401
 
 from mlm_jax.cli import score as verb
 from mlm_jax.config import ConfigError
-from mlm_jax.inference import score
-from mlm_jax.inference.score import masked_with, perplexity
+from mlm_jax.inference import run, score
+from mlm_jax.inference.score import masked_with, perplexity, scores
 
 TEXTS = ["the cat sleeps well.", "", "a cats swims"]
 
@@ -60,6 +60,19 @@ def test_long_texts_in_windows(loaded):  # noqa: F811
     copy = np.array(ids)
     copy[9] = loaded.tokenizer.mask
     assert answer["each"][9][1] == pytest.approx(np.log(chances(loaded, copy[:14])[9, ids[9]]), rel=1e-4)
+
+
+def test_a_stream_is_answered_as_it_is_read(loaded, monkeypatch):  # noqa: F811
+    """In pieces of 3 copies: 5 tokens, none, 4, none. The first text is whole after two, before the last is read."""
+    monkeypatch.setattr(run, "TEXTS_AT_A_TIME", 3)
+    texts, read = [*TEXTS, ""], []
+    stream = scores(loaded, (read.append(text) or text for text in texts))
+    assert next(stream)["text"] == TEXTS[0] and read == TEXTS
+    answers = [*stream]
+    assert [answer["text"] for answer in answers] == texts[1:] and read == texts
+    for answer, alone in zip(answers, score(loaded, texts[1:])):
+        assert answer["score"] == pytest.approx(alone["score"], rel=1e-5) and answer["tokens"] == alone["tokens"]
+    assert [answer["text"] for answer in score(loaded, ["", ""])] == ["", ""]
 
 
 def test_a_corpus_is_a_sum(loaded, folders, capfd):  # noqa: F811

@@ -42,15 +42,14 @@ def run(arguments: Arguments) -> int:
 
     loaded = load(arguments.workdir, arguments.step)
     number, total, tokens = 0, 0.0, 0
-    if not arguments.json:
-        print(f"{'score':>10} {'tokens':>7} {'perplexity':>11}  text")
     for answer in scores(loaded, given, arguments.variant):
+        if not number and not arguments.json:
+            print(f"{'score':>10} {'tokens':>7} {'perplexity':>11}  text")
         number, total, tokens = number + 1, total + answer["score"], tokens + answer["tokens"]
         if arguments.json:
             left_out = () if arguments.each else ("each",)
-            print(
-                json.dumps({name: value for name, value in answer.items() if name not in left_out}, ensure_ascii=False)
-            )
+            kept = {name: value for name, value in answer.items() if name not in left_out}
+            print(json.dumps(kept, ensure_ascii=False), flush=True)
         else:
             print(show(answer, arguments.each), flush=True)
     whole = perplexity(total, tokens)

@@ -21,6 +21,7 @@ from mlm_jax.models import Model
 
 SPAN = re.compile(r"\[MASK:(\d+)\]")  # so many MASKs
 MOST = 4096  # MASKs of a span
+COLDEST, HOTTEST = 1e-6, 1e6  # beyond, a quotient of logits is no number of float32
 ORDERS = 1_000_000  # added to the number of a sweep: what is drawn there orders its places
 
 
@@ -112,9 +113,12 @@ def _check(
         raise ConfigError("method", method, f"there is {', '.join(METHODS)}")
     if iterations is not None and (method == "left-to-right" or iterations < 1):
         raise ConfigError("iterations", iterations, "must be at least 1; left-to-right has none")
-    for name, value in (("temperature", temperature or 0.0), ("top_k", top_k), ("new_tokens", new_tokens)):
-        if value < 0:
-            raise ConfigError(name, value, "must be 0 or more")
+    if temperature and not COLDEST <= temperature <= HOTTEST:  # NaN is neither
+        raise ConfigError("temperature", temperature, f"must be 0, or {COLDEST:g} to {HOTTEST:g}")
+    if top_k < 0:
+        raise ConfigError("top_k", top_k, "must be 0 or more")
+    if not 0 <= new_tokens <= MOST:
+        raise ConfigError("new_tokens", new_tokens, f"must be 0 to {MOST}")
     loaded.check_fills()
     if method == "left-to-right" and not loaded.causal:
         fix = f"{loaded.path} was not trained to predict next tokens (config.objectives.causal.ratio)"

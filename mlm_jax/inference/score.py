@@ -1,5 +1,7 @@
 """How likely texts are to a masked language model."""
 
+import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
@@ -21,6 +23,16 @@ from mlm_jax.tokenizer import Encoding
 VARIANTS = ("original", "within-word")
 
 
+@dataclasses.dataclass
+class Scoring:
+    """A text of which not all tokens were asked for yet."""
+
+    text: str
+    encoding: Encoding
+    logs: np.ndarray  # f64[tokens], log p of each
+    left: int  # tokens to be asked for
+
+
 def score(loaded: Loaded, texts: Iterable[str], variant: str = "original") -> list[dict]:
     """The pseudo-log-likelihood of each text: {"text", "score", "tokens", "perplexity", "each"}.
 
@@ -31,7 +43,10 @@ def score(loaded: Loaded, texts: Iterable[str], variant: str = "original") -> li
     each: [piece, log p] of every token.
 
     In a text longer than the model reads each token is seen in the one of its overlapping windows where it has the most
-    around it. Raises ConfigError for an unknown variant, and a model that fills no masks.
+    around it. A model that was trained with whole words masked seldom saw the other parts of a word beside a MASK:
+    `within-word` is then nearer to its training, and may be the higher of the two.
+
+    Raises ConfigError for an unknown variant, and a model that fills no masks.
     """
     return list(scores(loaded, texts, variant))
 
@@ -42,28 +57,43 @@ def scores(loaded: Loaded, texts: Iterable[str], variant: str = "original") -> I
         raise ConfigError("variant", variant, f"there is {', '.join(VARIANTS)}")
     loaded.check_fills()
     program = _program(loaded.model, loaded.tokenizer.size)
-    for piece in in_pieces(texts):
-        encoded = [loaded.tokenizer.encode(text) for text in piece]
-        logs = [np.zeros(len(encoding.ids)) for encoding in encoded]
-        # a long text has as many copies as tokens: they are made as they are read
-        for copies in in_pieces(_copies(loaded, encoded, variant)):
-            answers = at_places(program, loaded.params, [item for *_, item in copies])
-            for (number, place, _), answer in zip(copies, answers):
-                logs[number][place] = answer["log_probability"][0]
-        for text, encoding, found in zip(piece, encoded, logs):
-            pieces = [loaded.tokenizer.shown[i] for i in encoding.ids.tolist()]
-            total, count = float(found.sum()), len(found)
-            yield {
-                "text": text,
-                "score": total,
-                "tokens": count,
-                "perplexity": perplexity(total, count),
-                "each": [list(pair) for pair in zip(pieces, found.tolist())],
-            }
+    waiting: collections.deque[Scoring] = collections.deque()  # in the order of the texts
+
+    def copies() -> Iterator[tuple[Scoring, int, Item]]:
+        for text in texts:
+            encoding = loaded.tokenizer.encode(text)
+            count = len(encoding.ids)
+            one = Scoring(text, encoding, np.zeros(count), count)
+            waiting.append(one)
+            for place, item in _copies(loaded, encoding, variant):
+                yield one, place, item
+
+    # as many copies as tokens: they are made as they are read, and a text is answered when its last one is
+    for piece in in_pieces(copies()):
+        answers = at_places(program, loaded.params, [item for *_, item in piece])
+        for (one, place, _), answer in zip(piece, answers):
+            one.logs[place] = answer["log_probability"][0]
+            one.left -= 1
+        while waiting and not waiting[0].left:
+            yield _answer(loaded, waiting.popleft())
+    for one in waiting:  # texts without tokens
+        yield _answer(loaded, one)
+
+
+def _answer(loaded: Loaded, one: Scoring) -> dict:
+    pieces = [loaded.tokenizer.shown[i] for i in one.encoding.ids.tolist()]
+    total, count = float(one.logs.sum()), len(one.logs)
+    return {
+        "text": one.text,
+        "score": total,
+        "tokens": count,
+        "perplexity": perplexity(total, count),
+        "each": [list(pair) for pair in zip(pieces, one.logs.tolist())],
+    }
 
 
 def perplexity(score: float, tokens: int) -> float | None:
-    """exp(-score / tokens), of a text or of the sums over a corpus; None without tokens."""
+    """exp(-score / tokens), at most exp(700), of a text or of the sums over a corpus; None without tokens."""
     return math.exp(min(-score / tokens, 700.0)) if tokens else None
 
 
@@ -75,17 +105,16 @@ def masked_with(word_starts: np.ndarray, place: int, stop: int, variant: str) ->
     return range(place, last)
 
 
-def _copies(loaded: Loaded, encoded: list[Encoding], variant: str) -> Iterator[tuple[int, int, Item]]:
-    """For every token of every text: number of the text, place, and the segment in which it is masked."""
-    for number, encoding in enumerate(encoded):
-        for window in cut(len(encoding.ids), loaded.limit - 2):
-            whole = loaded.surrounded(encoding.ids[window.start : window.stop])
-            for place in range(window.first, window.last):
-                masked = masked_with(encoding.word_starts, place, window.stop, variant)
-                ids = whole.copy()
-                ids[np.array(masked) - window.start + 1] = loaded.tokenizer.mask
-                at = np.array([place - window.start + 1], np.int32)
-                yield number, place, Item(ids, at, encoding.ids[[place]])
+def _copies(loaded: Loaded, encoding: Encoding, variant: str) -> Iterator[tuple[int, Item]]:
+    """For every token of a text: its place, and the segment in which it is masked."""
+    for window in cut(len(encoding.ids), loaded.limit - 2):
+        whole = loaded.surrounded(encoding.ids[window.start : window.stop])
+        for place in range(window.first, window.last):
+            masked = masked_with(encoding.word_starts, place, window.stop, variant)
+            ids = whole.copy()
+            ids[np.array(masked) - window.start + 1] = loaded.tokenizer.mask
+            at = np.array([place - window.start + 1], np.int32)
+            yield place, Item(ids, at, encoding.ids[[place]])
 
 
 @functools.lru_cache(maxsize=8)
