@@ -3,6 +3,8 @@
 jax is imported within the functions, since some settings must come before it.
 """
 
+import dataclasses
+import errno
 import hashlib
 import importlib.util
 import itertools
@@ -10,6 +12,7 @@ import json
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
 import time
@@ -65,6 +68,10 @@ def join(group: Group, wait_seconds: float) -> None:
     processes, index = group.count or 2, group.index or 0  # as far as it is known
     waiting = _Waiting(group, wait_seconds)
     try:
+        waiting.group = group = _completed(group, int(wait_seconds) + 60)
+        if group.index == 0 and _is_taken(group.address):
+            said = "another program listens at that port; JAX_COORDINATOR_PORT names another one"
+            raise RunError(f"{waiting.described()}: {said}")
         jax.distributed.initialize(
             group.address,
             group.count,
@@ -74,17 +81,42 @@ def join(group: Group, wait_seconds: float) -> None:
             initialization_timeout=int(wait_seconds) + 60,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
+    except RunError:
+        raise
     except (RuntimeError, ValueError, OSError) as error:
         said = str(error).split("\n")[0]
         if "must be defined" in said or "should be defined" in said:
             fix = "jax finds no such cluster" + (", or no TPU: pip install -e '.[tpu]'" if group.by == "tpu" else "")
             raise ConfigError("--distributed", group.by, fix) from None
-        if "RPC server" in said:
-            said = "another program listens at that port; JAX_COORDINATOR_PORT names another one"
         raise RunError(f"{waiting.described()}: {said}") from None
     finally:
         waiting.close()
     index, processes, _ = waiting.facts()
+
+
+def _completed(group: Group, timeout_seconds: int) -> Group:
+    """The group with what jax's detection of clusters knows besides."""
+    from jax._src.clusters import ClusterEnv  # jax.distributed would tell only when it listens already
+
+    known = (group.address or os.environ.get("JAX_COORDINATOR_ADDRESS"), group.count, group.index)
+    if group.detector != "deactivate":
+        detect = ClusterEnv.auto_detect_unset_distributed_params
+        known = detect(*known, None, group.detector, timeout_seconds)[:3]
+    address, count, number = known
+    return dataclasses.replace(group, address=address, count=count, index=number)
+
+
+def _is_taken(address: str | None) -> bool:
+    """Whether process 0 could not listen at the port of HOST:PORT. jaxlib 0.10 may crash where it tries."""
+    if address is None:
+        return False
+    port, both = int(address.rpartition(":")[2]), socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 class _Waiting:
@@ -109,7 +141,7 @@ class _Waiting:
 
         state = distributed.global_state
         if state.client is None:
-            return self.group.index, self.group.count, state.coordinator_address
+            return self.group.index, self.group.count, self.group.address
         return state.process_id, state.num_processes, state.coordinator_address
 
     def described(self) -> str:
