@@ -28,8 +28,8 @@ def make_mask(vocabulary: Vocabulary, config: Config, root: str = "mask") -> Cal
 
     root: `view` for those of the other view, see `keys.roots`.
     """
-    fixed, key = masking.fixed(config.mask), keys.evaluation_roots(config.evaluate.seed)[root]
-    return lambda batch: masking.mask(key, batch, vocabulary, fixed, config.mask.rate)
+    fixed, key = masking.fixed(config.mask, config.evaluate), keys.evaluation_roots(config.evaluate.seed)[root]
+    return lambda batch: masking.mask(key, batch, vocabulary, fixed, fixed.rate)
 
 
 def make_evaluation_step(

@@ -5,7 +5,8 @@ import pytest
 from batches import random_batch, vocabulary
 from masks import KEY
 
-from mlm_jax.config import Config, ConfigError, DataConfig, MaskConfig, ModelConfig, capacity, check
+from mlm_jax.config import Config, ConfigError, DataConfig, EvaluateConfig, MaskConfig, ModelConfig, capacity, check
+from mlm_jax.evaluate import make_mask
 from mlm_jax.masking import fixed, mask, random_at, rate_at
 
 PARTS = ((0.0, 0.7), (0.2, 1.0), (0.8, 0.9))
@@ -66,9 +67,24 @@ def test_a_changed_rate_compiles_nothing_anew():
 
 def test_evaluation_keeps_the_rate_whatever_the_schedule():
     config = MaskConfig(rate=0.1, schedule="linear", end_rate=0.5, random_end=0.0, priority="importance", unit="span")
-    assert fixed(config) == MaskConfig(rate=0.1, regime="static", corruption=(1.0, 0.0, 0.0), unit="span")
-    frequent = fixed(MaskConfig(priority="frequency", max_rate=0.5))
+    assert fixed(config, EvaluateConfig()) == MaskConfig(
+        rate=0.1, regime="static", corruption=(1.0, 0.0, 0.0), unit="span"
+    )
+    frequent = fixed(MaskConfig(priority="frequency", max_rate=0.5), EvaluateConfig())
     assert frequent.priority == "frequency" and capacity(frequent, 512, 4) == capacity(MaskConfig(), 512, 4)
+
+
+def test_runs_with_different_masks_are_evaluated_by_the_same_ones():
+    same = EvaluateConfig(rate=0.15, unit="word", priority="uniform")
+    by_sentence = MaskConfig(rate=0.4, unit="sentence", priority="frequency", temperature=2.0, max_rate=0.5)
+    assert fixed(by_sentence, same) == fixed(MaskConfig(), EvaluateConfig())
+    rows = random_batch(seed=0, b=64, t=32)
+    masks = make_mask(vocabulary(), Config(mask=by_sentence, evaluate=same))(rows)
+    assert bool((masks.selected == make_mask(vocabulary(), Config())(rows).selected).all())
+    with pytest.raises(ConfigError, match=r"config.evaluate.unit = 'letter': must be one of token, word, "):
+        check(Config(evaluate=EvaluateConfig(unit="letter")), 1)
+    with pytest.raises(ConfigError, match=r"config.evaluate.unit = 'phrase': needs rows that mark phrases"):
+        check(Config(evaluate=EvaluateConfig(unit="phrase")), 1)
 
 
 @pytest.mark.parametrize(

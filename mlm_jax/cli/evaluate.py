@@ -51,7 +51,7 @@ def results(arguments: Arguments) -> Iterator[dict]:
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from mlm_jax import masking, sharding
+    from mlm_jax import sharding
     from mlm_jax.checkpoint import load_config, load_model
     from mlm_jax.evaluate import make_evaluation
 
@@ -74,8 +74,7 @@ def results(arguments: Arguments) -> Iterator[dict]:
         vocabulary = tokenizer.vocabulary(np.array(manifest["unigrams"]))
         for rate in rates(arguments.rates, config):
             if rate not in evaluations:
-                at_rate = dataclasses.replace(masking.fixed(config.mask), rate=rate)
-                fixed = dataclasses.replace(config, mask=at_rate)
+                fixed = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, rate=rate))
                 evaluations[rate] = make_evaluation(model, vocabulary, fixed, folder, manifest, mesh, arguments.split)
             with sharding.activate(mesh, config.mesh):
                 found = evaluations[rate](params, shuffled=arguments.shuffled)
@@ -111,8 +110,10 @@ def steps(asked: list[str], workdir: Path) -> list[int]:
 
 
 def rates(asked: list[str], config: Config) -> list[float]:
+    from mlm_jax import masking
+
     try:
-        found = [float(rate) for rate in asked] or [config.mask.rate]
+        found = [float(rate) for rate in asked] or [masking.fixed(config.mask, config.evaluate).rate]
     except ValueError:
         raise Usage(f"--rates={','.join(asked)}: numbers between 0 and 1") from None
     for rate in found:

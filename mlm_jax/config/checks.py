@@ -159,6 +159,7 @@ def _is(value: object, hint: object) -> bool:
     return isinstance(value, hint)
 
 
+UNITS = ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical")
 CHOICES = {
     "data.pairs": ("none", "next", "order"),
     "data.duplicates": ("keep", "exact", "near"),
@@ -166,12 +167,14 @@ CHOICES = {
     "data.segmenter": ("none", "icu"),
     "tokenizer.kind": ("unigram", "bpe", "char", "wordpiece"),
     "mask.schedule": ("constant", "linear", "cosine", "step", "parts", "loss", "adaptive"),
-    "mask.unit": ("token", "word", "span", "ngram", "phrase", "sentence", "paragraph", "hierarchical"),
+    "mask.unit": UNITS,
     "mask.priority": ("uniform", "frequency", "importance"),
     "mask.importance": ("surprisal", "hidden", "attention"),
     "mask.regime": ("dynamic", "static", "multi-version"),
     "mask.corruption_per": ("token", "unit"),
     "mask.random_ids": ("uniform", "unigram"),
+    "evaluate.unit": (*UNITS, None),
+    "evaluate.priority": ("uniform", "frequency", None),
     "model.family": tuple(PRESETS),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.attention": BACKENDS,
@@ -261,6 +264,7 @@ SHARES = {  # key -> is 1 allowed?
     "mask.end_rate": True,
     "mask.random_end": True,
     "mask.span_p": False,
+    "evaluate.rate": True,
     "model.dropout": False,
     "model.attention_dropout": False,
     "objectives.causal.ratio": True,
@@ -287,7 +291,7 @@ def get(config: Config, key: str) -> object:
 def _check_ranges(config: Config) -> None:
     for key, choices in CHOICES.items():
         if get(config, key) not in choices:
-            raise ConfigError(f"config.{key}", get(config, key), f"must be one of {', '.join(choices)}")
+            raise ConfigError(f"config.{key}", get(config, key), f"must be one of {', '.join(filter(None, choices))}")
     for key, least in AT_LEAST.items():
         if not (get(config, key) >= least and math.isfinite(get(config, key))):
             raise ConfigError(f"config.{key}", get(config, key), f"must be at least {least}")

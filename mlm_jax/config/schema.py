@@ -101,7 +101,8 @@ class TokenizerConfig:
 class MaskConfig:
     """Four choices: units, priority, budget, corruption; and the regime that decides when a mask is drawn anew.
 
-    Evaluation selects `rate` of the tokens, whatever the schedule, and puts MASK at every selected place.
+    Evaluation selects `rate` of the tokens, whatever the schedule, and puts MASK at every selected place (see
+    `EvaluateConfig` for other ones).
     """
 
     rate: float = 0.15  # share of the maskable tokens that is selected; with a schedule, at the first step
@@ -331,6 +332,10 @@ class EvaluateConfig:
     every_steps: int = 1000
     rows: int = 0  # at most so many rows of each held-out set; 0: all
     seed: int = 0  # of the fixed masks
+    # what is masked, so that runs with different masks are measured by the same ones; None: as `mask` has it
+    rate: float | None = None
+    unit: str | None = None
+    priority: str | None = None  # uniform | frequency
 
 
 @dataclasses.dataclass(unsafe_hash=True)

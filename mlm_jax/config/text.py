@@ -29,6 +29,9 @@ def check_data(config: Config) -> None:
     if data.collocation_longest > LONGEST_COLLOCATION:
         fix = f"must be at most {LONGEST_COLLOCATION}"
         raise ConfigError("config.data.collocation_longest", data.collocation_longest, fix)
+    if config.evaluate.unit == "phrase" and not data.collocations and not data.rows:
+        fix = "needs rows that mark phrases: set config.data.collocations, such as 10_000"
+        raise ConfigError("config.evaluate.unit", "phrase", fix)
     levels = [name for name, weight in config.mask.levels if weight] if config.mask.unit == "hierarchical" else []
     if "phrase" in (config.mask.unit, *levels) and not data.collocations and not data.rows:
         fix = "needs rows that mark phrases: set config.data.collocations, such as 10_000"

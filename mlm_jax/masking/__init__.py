@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from mlm_jax.batch import Batch, Masked, by_row
-from mlm_jax.config import MaskConfig, capacity
+from mlm_jax.config import EvaluateConfig, MaskConfig, capacity
 from mlm_jax.masking.budget import take
 from mlm_jax.masking.corruption import corrupt
 from mlm_jax.masking.draws import draw
@@ -97,15 +97,24 @@ def nothing(batch: Batch, m: int) -> Masked:
     return Masked(batch.tokens, empty, empty, slots, selected, jnp.zeros(batch.row.shape, jnp.int32))
 
 
-def fixed(config: MaskConfig) -> MaskConfig:
+def fixed(config: MaskConfig, evaluate: EvaluateConfig) -> MaskConfig:
     """The config of evaluation masks: the same at every visit and step, and MASK at every selected position.
 
-    Units stay. The rate is `mask.rate`, whatever the schedule, so that runs with different schedules are measured with
-    the same masks. Importance, which would make the masks depend on the model, gives way to chance.
+    Rate, unit and priority are those of `evaluate` where it names them. Else the rate is `mask.rate`, whatever the
+    schedule, so that runs with different schedules are measured with the same masks, and importance, which would make
+    the masks depend on the model, gives way to chance.
     """
-    priority = "uniform" if config.priority == "importance" else config.priority
+    own = "uniform" if config.priority == "importance" else config.priority
+    rate = config.rate if evaluate.rate is None else evaluate.rate
+    unit, priority = evaluate.unit or config.unit, evaluate.priority or own
     constant = {"schedule": "constant", "end_rate": None, "parts": (), "max_rate": None, "random_end": None}
-    return dataclasses.replace(config, regime="static", corruption=(1.0, 0.0, 0.0), priority=priority, **constant)
+    chosen = {
+        "rate": rate,
+        "unit": unit,
+        "priority": priority,
+        "temperature": config.temperature if priority == config.priority else 1.0,
+    }
+    return dataclasses.replace(config, regime="static", corruption=(1.0, 0.0, 0.0), **chosen, **constant)
 
 
 def _regime_visit(config: MaskConfig, visit: Int[Array, "*b"]) -> Int[Array, "*b"]:
