@@ -84,7 +84,7 @@ def batches(items: Sequence[Item], tokens: int) -> Iterator[tuple[Rows, list[tup
     p = _power_of_two(max(map(len, packed)))
     for first in range(0, len(packed), b):
         rows = packed[first : first + b]
-        yield _laid(items, rows, (min(b, _power_of_two(len(rows))), t, q, p))
+        yield lay(items, rows, (min(b, _power_of_two(len(rows))), t, q, p))
 
 
 def _row_length(longest: int, total: int) -> int:
@@ -98,9 +98,10 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _laid(
+def lay(
     items: Sequence[Item], rows: list[list[int]], shape: tuple[int, int, int, int]
 ) -> tuple[Rows, list[tuple[int, Place]]]:
+    """Items as rows of a shape (b, t, q, p), which holds them; rows: numbers of items, as `pack` gives them."""
     b, t, q, p = shape
     tokens, segments, positions = (np.zeros((b, t), np.int32) for _ in range(3))
     at, targets = (np.zeros((b, q), np.int32) for _ in range(2))
