@@ -84,13 +84,18 @@ def command(
 
 
 def parse(
-    argv: list[str], usage: str, needs_config: bool = True, define: Define | None = None, words: bool = False
+    argv: list[str],
+    usage: str,
+    needs_config: bool = True,
+    define: Define | None = None,
+    words: bool = False,
+    kind: type = Config,
 ) -> Arguments:
     """Reads a command line (without the program's name).
 
     usage: shown by --help. define(values): adds flags of a verb's own. words: whether words that are no flags may
-    stand on it. Raises Usage for anything that is not right; ConfigError for a config file that is missing or returns
-    something else.
+    stand on it. kind: what the config file returns. Raises Usage for anything that is not right; ConfigError for a
+    config file that is missing or returns something else.
     """
     values = flags.FlagValues()
     line = ["mlm_jax", *argv]
@@ -116,12 +121,13 @@ def parse(
         if isinstance(error, KeyError) and "not found on dataclass" in str(error):
             raise Usage(f"{_guilty_flag(argv, str(error))}: {error.args[0]}") from None
         raise Usage(f"--config={path}: {_last_line(error)}") from None
-    if needs_config and not isinstance(config, Config):
-        raise ConfigError("--config", path, f"get_config() returned a {type(config).__name__}, not a Config")
+    if needs_config and not isinstance(config, kind):
+        found = type(config).__name__
+        raise ConfigError("--config", path, f"get_config() returned a {found}, not a {kind.__name__}")
     if rest and not words:
         raise Usage(f"unexpected {rest[0]!r}; flags begin with --")
     arguments = Arguments(config, values, rest, f"runs/{Path(path).stem}" if path else "")
-    if needs_config:
+    if needs_config and kind is Config:
         arguments.config = with_source(config, arguments.workdir)
     return arguments
 

@@ -8,6 +8,7 @@ from mlm_jax.config.accumulation import with_accumulation
 from mlm_jax.config.checks import Derived, check, check_each, get
 from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, to_json
+from mlm_jax.config.finetune import FinetuneConfig, TaskConfig, as_run, check_finetune
 from mlm_jax.config.generator import generator_of
 from mlm_jax.config.lengths import begins, in_steps, open_lengths
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
@@ -64,6 +65,7 @@ __all__ = [
     "Derived",
     "EvaluateConfig",
     "FilterConfig",
+    "FinetuneConfig",
     "MaskConfig",
     "MeshConfig",
     "MlmConfig",
@@ -75,13 +77,16 @@ __all__ = [
     "ReplacedConfig",
     "RunError",
     "SaveError",
+    "TaskConfig",
     "TokenizerConfig",
     "WatchConfig",
+    "as_run",
     "begins",
     "capacity",
     "changes",
     "check",
     "check_each",
+    "check_finetune",
     "check_writable",
     "filler",
     "fills_masks",

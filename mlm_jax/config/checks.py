@@ -65,7 +65,7 @@ def check_each(
     config: Config, devices: int, processes: int = 1, manifests: Sequence[dict] = (), platform: str | None = None
 ) -> tuple[Derived, ...]:
     """`check` with the numbers of every phase. manifests: of the streams, as far as they are known."""
-    _check_types(config, "config")
+    check_types(config, "config")
     _check_ranges(config)
     check_phases(config)
     read = readings(config, manifests) if manifests else None
@@ -122,7 +122,7 @@ def _check_phase(config: Config, devices: int, processes: int, platform: str | N
     )
 
 
-def _check_types(value: object, key: str) -> None:
+def check_types(value: object, key: str) -> None:
     """Every field has the type that its annotation says; tuples are checked element by element."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
@@ -130,13 +130,13 @@ def _check_types(value: object, key: str) -> None:
         if dataclasses.is_dataclass(hint):
             if not isinstance(given, hint):
                 raise ConfigError(name, given, f"must be a {hint.__name__}")
-            _check_types(given, name)
+            check_types(given, name)
         elif kind := items(hint):
             if not _is(given, hint):
                 fix = f"must be a tuple of {kind.__name__}, which only the config file can hold"
                 raise ConfigError(name, given, f"{fix}; the command line changes single values ({name}[0].begin=0)")
             for i, item in enumerate(given):
-                _check_types(item, f"{name}[{i}]")
+                check_types(item, f"{name}[{i}]")
         elif not _is(given, hint):
             shown = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
             raise ConfigError(name, given, f"must be of type {shown.replace('typing.', '')}")

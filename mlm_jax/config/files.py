@@ -19,13 +19,13 @@ def check_writable(folder: Path, key: str = "workdir") -> None:
         raise ConfigError(key, str(folder), "cannot be written to")
 
 
-def to_json(config: Config) -> str:
+def to_json(config: object) -> str:
     return json.dumps(dataclasses.asdict(config), indent=2)
 
 
-def from_json(text: str) -> Config:
+def from_json(text: str, kind: type = Config) -> object:
     """The inverse of `to_json`; an unknown key is a `ConfigError`."""
-    return _build(Config, json.loads(text), "config")
+    return _build(kind, json.loads(text), "config")
 
 
 def _build(kind: type, values: dict, key: str) -> object:
