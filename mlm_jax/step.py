@@ -10,11 +10,12 @@ from jaxtyping import Array, Float
 
 from mlm_jax import feedback, keys, masking, optim, order, parallel, sharding
 from mlm_jax.batch import Batch, Masked
-from mlm_jax.config import Config, capacity, together
+from mlm_jax.config import Config, MeshConfig, capacity, together
 from mlm_jax.models import Model
 from mlm_jax.objectives import CAUSAL, OBJECTIVES, Passes, Rows, is_causal, terms, weight_at
 from mlm_jax.state import State
 from mlm_jax.tokenizer import Vocabulary
+from mlm_jax.tree import PyTree
 
 Metrics = dict[str, Float[Array, ""]]
 KIND_OF_STEP = "kind_of_step"  # names the choice between both kinds in the traced and in the compiled program
@@ -32,18 +33,30 @@ def make_train_step(
     forward_and_backward = _make_kinds(model, vocabulary, config)
 
     def train_step(state: State, batch: Batch, roots: keys.Roots) -> tuple[State, Metrics]:
-        gradients, metrics, fed = forward_and_backward(state, batch, roots)
-        placed = sharding.shardings(mesh, gradients, config.mesh)
-        gradients = jax.lax.with_sharding_constraint(gradients, placed)
-        parts = (state.params, state.optimizer, state.guard, state.ema)
-        done = optim.apply(optimizer, config.optimizer, gradients, metrics["loss"], *parts)
-        if state.guard:
-            fed = jax.tree.map(lambda new, old: jnp.where(done.good, new, old), fed, state.feedback)
-        metrics |= done.metrics
-        metrics["learning_rate"] = optim.schedule(config.optimizer, config.steps)(state.step)
-        return State(state.step + 1, done.params, done.optimizer, fed, done.guard, done.ema), metrics
+        return updated(state, *forward_and_backward(state, batch, roots), optimizer, config, mesh)
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def updated(
+    state: State,
+    gradients: dict,
+    metrics: Metrics,
+    fed: dict,
+    optimizer: optax.GradientTransformation,
+    config: Config,
+    mesh: Mesh,
+) -> tuple[State, Metrics]:
+    """The state after an update, and the metrics with those of the update. metrics: with `loss`."""
+    placed = sharding.shardings(mesh, gradients, config.mesh)
+    gradients = jax.lax.with_sharding_constraint(gradients, placed)
+    parts = (state.params, state.optimizer, state.guard, state.ema)
+    done = optim.apply(optimizer, config.optimizer, gradients, metrics["loss"], *parts)
+    if state.guard:
+        fed = jax.tree.map(lambda new, old: jnp.where(done.good, new, old), fed, state.feedback)
+    rate = optim.schedule(config.optimizer, config.steps)(state.step)
+    metrics = metrics | done.metrics | {"learning_rate": rate}
+    return State(state.step + 1, done.params, done.optimizer, fed, done.guard, done.ema), metrics
 
 
 def _make_kinds(model: Model, vocabulary: Vocabulary, config: Config) -> Callable[..., tuple[dict, Metrics, dict]]:
@@ -113,28 +126,41 @@ def _gradients(
         means["loss"] = sum(weights[name] * total for name, total in totals.items())
         return means["loss"], (means, losses)
 
+    own = config.mesh if _have_own_rows(config, names, rows.batch) else None
+    gradients, losses, means = accumulated(loss, params, rows, (counts, weights, roots), own)
+    return means, losses, gradients
+
+
+def accumulated(
+    loss: Callable[..., tuple], params: dict, rows: PyTree, rest: tuple[PyTree, ...], own_rows: MeshConfig | None
+) -> tuple[dict, PyTree, Metrics]:
+    """(gradients, each, means) over microbatches, one after another.
+
+    loss(params, rows [b,...], *rest) -> (f32[], (means, each)) is divided by counts of the whole batch, so that parts
+    of it are added. rows: arrays [k,b,...]; each: such arrays, too. own_rows: the mesh where what a device computes of
+    its rows needs no others, None where it does.
+    """
     gradient = jax.grad(loss, has_aux=True)
 
-    def of_rows(params: dict, rows: Rows, *rest: Metrics | keys.Roots) -> tuple[dict, Array, Metrics]:
-        """(gradients, losses, means), of which counts make a part of the whole where these rows are a part."""
+    def of_rows(params: dict, rows: PyTree, *rest: PyTree) -> tuple[dict, PyTree, Metrics]:
+        """These rows may be a part of the whole."""
         first = jax.tree.map(lambda x: x[0], rows)
-        if rows.batch.row.shape[0] == 1:
-            gradients, (means, losses) = gradient(params, first, *rest)
-            return gradients, losses[None], means
+        if jax.tree.leaves(rows)[0].shape[0] == 1:
+            gradients, (means, each) = gradient(params, first, *rest)
+            return gradients, jax.tree.map(lambda x: x[None], each), means
 
-        def add(total: tuple, micro: Rows) -> tuple[tuple, Array]:
-            gradients, (means, losses) = gradient(params, micro, *rest)
-            return jax.tree.map(jnp.add, total, (gradients, means)), losses
+        def add(total: tuple, micro: PyTree) -> tuple[tuple, PyTree]:
+            gradients, (means, each) = gradient(params, micro, *rest)
+            return jax.tree.map(jnp.add, total, (gradients, means)), each
 
         gradients, (means, _) = jax.eval_shape(gradient, params, first, *rest)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (gradients, means))
-        (gradients, means), losses = jax.lax.scan(add, zeros, rows)
-        return gradients, losses, means
+        (gradients, means), each = jax.lax.scan(add, zeros, rows)
+        return gradients, each, means
 
-    if _have_own_rows(config, names, rows.batch):
-        of_rows = parallel.on_own_rows(of_rows, config.mesh)
-    gradients, losses, means = of_rows(params, rows, counts, weights, roots)
-    return means, losses, gradients
+    if own_rows is not None:
+        of_rows = parallel.on_own_rows(of_rows, own_rows)
+    return of_rows(params, rows, *rest)
 
 
 def _have_own_rows(config: Config, names: tuple[str, ...], batch: Batch) -> bool:
