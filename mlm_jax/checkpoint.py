@@ -20,7 +20,7 @@ from absl import logging
 from orbax.checkpoint import v1 as ocp
 
 from mlm_jax import convert, records, runtime, tree
-from mlm_jax.config import Config, ConfigError, SaveError, hub, load
+from mlm_jax.config import Config, ConfigError, SaveError, hub, load, read_task
 from mlm_jax.convert.files import read_tensors
 from mlm_jax.models import Model, build
 from mlm_jax.tokenizer import Tokenizer
@@ -128,17 +128,21 @@ def load_model(
     A checkpoint may also be named by its folder, WORKDIR/checkpoints/STEP.
 
     Of a run with `optimizer.ema` they are the averaged parameters. sharding: of every parameter, by default on the
-    first device. headless: a hub folder may hold an encoder without the head that fills masks; then the parameters have
-    no `head`. Raises ConfigError where the folder is neither, or has no such checkpoint.
+    first device. headless: a hub folder may hold an encoder without the head that fills masks, or with that of a
+    fine-tuned model; then the parameters have no `head`. Raises ConfigError where the folder is neither, or has no such
+    checkpoint.
     """
     sharding = sharding or jax.sharding.SingleDeviceSharding(jax.devices()[0])
     if hub.is_hub(path):
         if step is not None:
             raise ConfigError("--step", step, f"{path} is a model of the hub format, which has one state")
         config, vocab_size = hub.read_config(path)
-        model, tokenizer, tensors = build(config, vocab_size), Tokenizer.load(path), read_tensors(path)
+        task = read_task(path)
+        if task and not headless:
+            raise ConfigError("path", str(path), f"is fine-tuned for {task.kind}, and has no head that fills masks")
+        model, tokenizer, tensors = build(config, vocab_size, task=task), Tokenizer.load(path), read_tensors(path)
         try:
-            params = convert.from_hub(tensors, config, vocab_size, headless)
+            params = convert.from_hub(tensors, config, vocab_size, headless, task)
         except ValueError as error:
             raise ConfigError("path", str(path), str(error)) from None
         if tokenizer.size > vocab_size:

@@ -9,7 +9,7 @@ from jax.experimental import multihost_utils
 
 from mlm_jax import convert, tree
 from mlm_jax.checkpoint import differences, listed, load_model, newest
-from mlm_jax.config import Config, ConfigError, hub
+from mlm_jax.config import Config, ConfigError, Task, hub
 from mlm_jax.convert.files import weight_files
 from mlm_jax.keys import INIT, root
 from mlm_jax.models import Model
@@ -60,6 +60,36 @@ def with_heads(params: tree.PyTree, model: Model, config: Config, say: Callable[
     say(f"  new: {' and '.join(new)}")
     drawn = jax.device_get(jax.jit(model.init)(root(config.seed, INIT)))
     return {name: params[name] if name in params else drawn[name] for name in wanted}
+
+
+def with_task(
+    params: tree.PyTree, had: Task | None, model: Model, task: Task, seed: int, source: str, say: Callable[[str], None]
+) -> tree.PyTree:
+    """The parameters of an encoder, of any heads, with the head of a task; all others are left out.
+
+    had: the head that they have. One of the same kind is kept, its labels put in order by their names; of another one
+    nothing is. BERT's head for texts begins with the dense layer of a pair head, if there is one: that is its pooler.
+    The rest is drawn by the seed. Raises ConfigError where labels cannot be told apart by their names.
+    """
+    kept = had is not None and had.kind == task.kind
+    if kept and sorted(had.labels) != sorted(task.labels):
+        fix = (
+            f"{source} has the labels {', '.join(had.labels)}; name the same ones, or let it begin with a new head:"
+            " --config.new_head=True"
+        )
+        raise ConfigError("config.task.labels", task.labels, fix)
+    encoder = {name: part for name, part in params.items() if name not in PARTS}
+    if kept:
+        say(f"  goes on with its head for {task.kind}")
+        order = np.array([had.labels.index(name) for name in task.labels] or range(task.outputs))
+        last = {name: np.asarray(leaf)[..., order] for name, leaf in params["task"]["classifier"].items()}
+        return encoder | {"task": params["task"] | {"classifier": last}}
+    drawn = jax.device_get(jax.jit(lambda key: model.init(key)["task"])(root(seed, INIT)))
+    from_pair = "pair" in params and task.of_texts and model.config.family == "bert"
+    if from_pair:
+        drawn = drawn | {"dense": params["pair"]["dense"]}
+    say(f"  new: the head for {task.kind}{', but for the dense layer of its pair head' if from_pair else ''}")
+    return encoder | {"task": drawn}
 
 
 def params_at_start(config: Config, model: Model, tokenizer: Tokenizer) -> tree.PyTree:

@@ -40,9 +40,9 @@ LOGICAL_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"(.*/)?head/dense/bias", (None,)),
     (r"(.*/)?head/decoder/table", ("vocab", "width")),
     (r"(.*/)?head/bias", ("vocab",)),
-    (r"(.*/)?(pair|contrast|discriminator)/dense/kernel", ("width", None)),
-    (r"(.*/)?(pair|discriminator)/classifier/kernel", ("width", None)),
-    (r"(.*/)?(pair|contrast|discriminator)/(dense|classifier)/bias", (None,)),
+    (r"(.*/)?(pair|contrast|discriminator|task)/dense/kernel", ("width", None)),
+    (r"(.*/)?(pair|discriminator|task)/classifier/kernel", ("width", None)),
+    (r"(.*/)?(pair|contrast|discriminator|task)/(dense|classifier)/bias", (None,)),
     (r"(.*/)?ns_coeffs", (None,)),  # of Muon
     (r"feedback/surprisal", (None,)),
 )

@@ -59,7 +59,7 @@ ARRAYS += [
     "study",
     "inference",
 ]
-PROGRAMS = ["train", "cli", "__main__"]
+PROGRAMS = ["finetune", "train", "cli", "__main__"]
 ORDER = HOST + ARRAYS + PROGRAMS
 
 

@@ -10,6 +10,7 @@ from mlm_jax.config.families import PRESETS, is_local, positions, resolve
 from mlm_jax.config.files import check_writable, from_json, load, to_json
 from mlm_jax.config.finetune import FinetuneConfig, TaskConfig, as_run, check_finetune
 from mlm_jax.config.generator import generator_of
+from mlm_jax.config.heads import Task, read_task, task_values
 from mlm_jax.config.lengths import begins, in_steps, open_lengths
 from mlm_jax.config.mask import ADAPTIVE_RANGE, capacity, round_up
 from mlm_jax.config.objectives import filler, fills_masks, together
@@ -77,6 +78,7 @@ __all__ = [
     "ReplacedConfig",
     "RunError",
     "SaveError",
+    "Task",
     "TaskConfig",
     "TokenizerConfig",
     "WatchConfig",
@@ -102,6 +104,7 @@ __all__ = [
     "phase_at",
     "phase_configs",
     "positions",
+    "read_task",
     "readings",
     "resolve",
     "round_up",
@@ -109,6 +112,7 @@ __all__ = [
     "rows_folders",
     "stream_configs",
     "streams",
+    "task_values",
     "to_json",
     "together",
     "with_accumulation",

@@ -39,6 +39,8 @@ class FinetuneConfig:
     """Everything that defines the fine-tuning of a model on a task, once for each seed."""
 
     model: str = ""  # folder of a run (its newest checkpoint), one of its checkpoints, or a folder of the hub format
+    # the head of a model that is fine-tuned for the same kind of task is kept, each label by its name; True: a new one
+    new_head: bool = False
     scratch: bool = False  # True: its architecture and tokenizer, with parameters drawn by the seed
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     seeds: tuple[int, ...] = (0, 1, 2)  # of the new head, the order of the examples, and dropout

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from mlm_jax import tree
-from mlm_jax.config import PRESETS, ConfigError, ModelConfig, ObjectivesConfig, ReplacedConfig, resolve, round_up
-from mlm_jax.convert.tables import FORMATS, Axes, Format, Shape
+from mlm_jax.config import PRESETS, ConfigError, ModelConfig, ObjectivesConfig, ReplacedConfig, Task, resolve, round_up
+from mlm_jax.convert.tables import FORMATS, OF_TEXTS, TASKS, Axes, Format, Shape
 from mlm_jax.models import Model, build
 from mlm_jax.models.layers import VOCAB_MULTIPLE
 
@@ -28,19 +28,23 @@ class NamesError(ValueError):
 
 
 def from_hub(
-    tensors: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int, headless: bool = False
+    tensors: Mapping[str, np.ndarray],
+    config: ModelConfig,
+    vocab_size: int,
+    headless: bool = False,
+    task: Task | None = None,
 ) -> dict[str, object]:
     """Float32 parameters from the tensors of a checkpoint with `vocab_size` ids.
 
     Accepts gamma and beta for weight and bias of a normalisation, and names without the prefix of the encoder. Of
     ELECTRA, the names decide whether there is a `head`, a `discriminator`, or neither; with `headless` so they do of
-    the others, where a checkpoint of an encoder alone has no name of the head. Raises NamesError for names that
-    are missing, unexpected or given twice, ValueError for shapes other than the config's, and ConfigError for a model
-    that the hub's format of its family cannot hold.
+    the others, where a checkpoint of an encoder alone has no name of the head. task: of a fine-tuned model. Raises
+    NamesError for names that are missing, unexpected or given twice, ValueError for shapes other than the config's, and
+    ConfigError for a model that the hub's format of its family cannot hold.
     """
-    form = format_of(config)
+    form = format_of(config, task)
     found = _canonical(tensors, form, config.tied)
-    expected = _shapes(found, config, vocab_size)
+    expected = _shapes(found, config, vocab_size, task)
     entries = _entries(form, expected)
     of_head = {name for path in entries if path.startswith("head/") for name, *_ in entries[path]}
     if headless and not found.keys() & of_head:
@@ -66,9 +70,13 @@ def from_hub(
     return tree.map_with_path(leaf_of, expected)
 
 
-def _shapes(found: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int) -> dict[str, object]:
+def _shapes(
+    found: Mapping[str, np.ndarray], config: ModelConfig, vocab_size: int, task: Task | None
+) -> dict[str, object]:
     """Abstract parameters of the model that a checkpoint holds."""
     key = jax.random.key(0, impl="threefry2x32")
+    if task:
+        return jax.eval_shape(build(config, vocab_size, task=task).init, key)
     if config.family != "electra":
         return jax.eval_shape(build(config, vocab_size).init, key)
     both = ObjectivesConfig(replaced=ReplacedConfig(weight=1.0))
@@ -93,13 +101,15 @@ def of_generator(model: Model, params: Mapping[str, object]) -> tuple[ModelConfi
     return config, {**own, "embeddings": tables | own.get("embeddings", {})}
 
 
-def to_hub(params: Mapping[str, object], config: ModelConfig, vocab_size: int) -> dict[str, np.ndarray]:
+def to_hub(
+    params: Mapping[str, object], config: ModelConfig, vocab_size: int, task: Task | None = None
+) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint with `vocab_size` ids: float32, contiguous, a tied one under its first name only.
 
     Without ties the bias stands under both of its names: transformers keeps two then, and computes with the second.
     Raises ConfigError for a model that the hub's format of its family cannot hold.
     """
-    form = format_of(config)
+    form = format_of(config, task)
     entries = _entries(form, params)
     joined: dict[str, dict[int, np.ndarray]] = {}
     for path, leaf in tree.leaves(params):
@@ -154,14 +164,21 @@ def without_place(params: Mapping[str, object], config: ModelConfig) -> list[str
     return sorted({path.partition("/")[0] for path in lost} & {"pair", "contrast"})
 
 
-def format_of(config: ModelConfig) -> Format:
-    """The hub's format of a model. Raises ConfigError where a switch is not the family's and the hub has no other."""
+def format_of(config: ModelConfig, task: Task | None = None) -> Format:
+    """The hub's format of a model, or of one that is fine-tuned for a task.
+
+    Raises ConfigError where a switch is not the family's and the hub has no other.
+    """
     form, model = FORMATS[config.family], resolve(config)
     for key, value in (PRESETS[config.family] | {"embedding_width": model.width}).items():
         if getattr(model, key) != value and key not in form.free:
             fix = f"the hub's format of {config.family!r} is made for {value!r} and cannot hold this model"
             raise ConfigError(f"config.model.{key}", getattr(model, key), fix)
-    return form
+    if not task:
+        return form
+    own = TASKS[config.family][OF_TEXTS if task.of_texts else task.kind]
+    kept = tuple(name for name in form.left_out if "pooler" not in name or not task.of_texts)
+    return form._replace(table=form.table + own, left_out=kept, copies={})
 
 
 def _entries(form: Format, params: Mapping[str, object]) -> dict[str, list[tuple[str, Axes, Shape]]]:

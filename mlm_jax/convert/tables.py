@@ -177,4 +177,29 @@ MODERNBERT = Format(
     (*DROPOUT, "biases", "local_window", "global_every", "rotary_base", "rotary_local_base"),
 )
 
+# ---- heads of fine-tuned models ----
+
+
+def of_task(dense: str, classifier: str, norm: str = "") -> Table:
+    """The head of a task, under these names of its parts."""
+    return (
+        (r"task/dense/kernel", f"{dense}.weight", FROM_ONE),
+        (r"task/dense/bias", f"{dense}.bias", SAME),
+        (r"task/norm/scale", f"{norm}.weight", SAME),
+        (r"task/norm/bias", f"{norm}.bias", SAME),
+        (r"task/classifier/kernel", f"{classifier}.weight", FROM_ONE),
+        (r"task/classifier/bias", f"{classifier}.bias", SAME),
+    )
+
+
+OF_TEXTS, OF_TOKENS, OF_QUESTIONS = "texts", "tagging", "questions"
+_MODERN = of_task("head.dense", "classifier", "head.norm")
+_TOKENS = {OF_TOKENS: of_task("", "classifier"), OF_QUESTIONS: of_task("", "qa_outputs")}
+TASKS: dict[str, dict[str, Table]] = {
+    "bert": {OF_TEXTS: of_task("bert.pooler.dense", "classifier")} | _TOKENS,
+    "roberta": {OF_TEXTS: of_task("classifier.dense", "classifier.out_proj")} | _TOKENS,
+    "electra": {OF_TEXTS: of_task("classifier.dense", "classifier.out_proj")} | _TOKENS,
+    "modernbert": {OF_TEXTS: _MODERN, OF_TOKENS: _MODERN, OF_QUESTIONS: _MODERN},
+}
+
 FORMATS = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "modernbert": MODERNBERT}

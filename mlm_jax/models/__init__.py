@@ -2,24 +2,30 @@
 
 import functools
 
-from mlm_jax.config import ModelConfig, ObjectivesConfig, filler, fills_masks, generator_of, is_local, resolve
+from mlm_jax.config import ModelConfig, ObjectivesConfig, Task, filler, fills_masks, generator_of, is_local, resolve
 from mlm_jax.models import encoder
 from mlm_jax.models.block import Layer
 from mlm_jax.models.embeddings import Embeddings, Projection
 from mlm_jax.models.encoder import Model
-from mlm_jax.models.heads import ContrastHead, DiscriminatorHead, MaskedHead, PairHead
+from mlm_jax.models.heads import ContrastHead, DiscriminatorHead, MaskedHead, PairHead, TaskHead
 from mlm_jax.models.layers import Norm
 from mlm_jax.tree import GENERATOR
 
 Maker = functools.partial  # of a part of a model, called with a `Draws`
 
 
-def build(config: ModelConfig, vocab_size: int, objectives: ObjectivesConfig | None = None) -> Model:
+def build(
+    config: ModelConfig, vocab_size: int, objectives: ObjectivesConfig | None = None, task: Task | None = None
+) -> Model:
     """The model that a config describes, with the heads that its objectives need; None: a masked language model's.
 
-    vocab_size: ids of the tokenizer, or rows of an imported word table.
+    vocab_size: ids of the tokenizer, or rows of an imported word table. task: what it is fine-tuned for; it then has
+    no other head.
     """
     config, objectives = resolve(config), objectives or ObjectivesConfig()
+    if task:
+        heads = {"task": functools.partial(TaskHead, config, task)}
+        return _assemble(config, vocab_size, functools.partial(Embeddings, config, vocab_size), heads)
     heads = {}
     if fills_masks(objectives):
         heads["head"] = functools.partial(MaskedHead, config, vocab_size)

@@ -18,7 +18,8 @@ from mlm_jax.models.layers import Draws, compute_dtype, fold_in
 
 Params = dict[str, object]
 # Name -> number of its draw; layers count from 2.
-HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1, "discriminator": 2**31 + 2}
+HEADS = {"head": 1, "pair": 2**31, "contrast": 2**31 + 1, "discriminator": 2**31 + 2, "task": 2**31 + 5}
+TASK_DROPOUT = 2**31  # its place in a row, as the keys of dropout count them: layers are 1 + depth
 PROJECTION_NUMBER, GENERATOR_NUMBER = 2**31 + 3, 2**31 + 4
 WANTED = ("hidden", "attention", "attention_received")
 # By `remat`, what the forward pass of a layer keeps beside its inputs: of `none` all but what `parallel` gathers, if it
@@ -38,9 +39,9 @@ class Model(NamedTuple):
     """An encoder as pure functions over a nested dict of float32 arrays.
 
     The dict holds `embeddings`, the layers, `norm` (of the last states, with pre-norm only), and the heads that there
-    are, `head` (over the vocabulary), `pair`, `contrast` and `discriminator`; a function of a head that is not there
-    fails. With replaced token detection also `generator`, all of another encoder but its tables, which are those of
-    this one: the functions of `Model.generator` take this very dict.
+    are, `head` (over the vocabulary), `pair`, `contrast` and `discriminator`, or `task` alone; a function of a head
+    that is not there fails. With replaced token detection also `generator`, all of another encoder but its tables,
+    which are those of this one: the functions of `Model.generator` take this very dict.
 
     Layers of different kinds follow one another in groups of equal sequence: (local, local, global), or one layer.
     `body` holds the whole groups that fit before the final layer: a subtree for each layer of a group, stacked along a
@@ -58,6 +59,8 @@ class Model(NamedTuple):
     contrast: Callable[..., Array]  # contrast(params, hidden [*b,d]) -> [*b,d], what segments are compared by
     discriminate: Callable[..., Array]  # discriminate(params, hidden [*b,d]) -> f32[*b], logits of being replaced
     sample: Callable[..., Array]  # sample(params, hidden [b,m,d], uniforms f32[b,m]) -> i32[b,m], ids by their logits
+    # classify(params, hidden [b,q,d], row_keys) -> f32[b,q,c], of the head of a fine-tuning task; keys as for apply
+    classify: Callable[..., Array] | None = None
     generator: "Model | None" = None
     fills_by_generator: bool = False
 
@@ -250,8 +253,13 @@ def assemble(
     def head(name: str) -> Callable[[Params, Float[Array, "*b d"]], Float[Array, "*b c"]]:
         return lambda params, hidden: _Where(parts[name], params[name], name).module(dtype)(hidden)
 
+    def classify(
+        params: Params, hidden: Float[Array, "b q d"], row_keys: Key[Array, "b"] | None = None
+    ) -> Float[Array, "b q c"]:
+        return _Where(parts["task"], params["task"], "task").module(dtype)(hidden, fold_in(row_keys, TASK_DROPOUT))
+
     others = (head(name) for name in ("pair", "contrast", "discriminator"))
-    return Model(init, apply, logits, losses, config, vocab_size, *others, sample)
+    return Model(init, apply, logits, losses, config, vocab_size, *others, sample, classify)
 
 
 def with_generator(model: Model, generator: Model, fills: bool) -> Model:

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
-from mlm_jax.config import ModelConfig, round_up
+from mlm_jax.config import ModelConfig, Task, round_up
+from mlm_jax.kernels.dropout import dropout
 from mlm_jax.kernels.vocabulary import Decoding
 from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, gelu, output_scale
 
@@ -81,3 +82,30 @@ class ContrastHead(nnx.Module):
 
     def __call__(self, hidden: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         return jnp.tanh(self.dense(hidden))
+
+
+class TaskHead(nnx.Module):
+    """What a fine-tuned model says of a text, by the state of its CLS, or of each token.
+
+    A linear layer, after dropout; before it what the family has for that in the `transformers` library: dense and tanh
+    (BERT's pooler) or GELU for texts alone, and in ModernBERT dense, GELU and normalisation for tokens too.
+    """
+
+    def __init__(self, config: ModelConfig, task: Task, draw: Draws):
+        d = config.width
+        self.dropout_rate, self.family = config.dropout, config.family
+        self.modern = config.family == "modernbert"
+        if task.of_texts or self.modern:
+            self.dense = Linear((d, d), (d,), draw, biased=config.biases)
+        if self.modern:
+            self.norm = Norm(config)
+        self.classifier = Linear((d, task.outputs), (task.outputs,), draw)
+
+    def __call__(self, hidden: Float[Array, "b q d"], keys: Key[Array, "b"] | None = None) -> Float[Array, "b q c"]:
+        """keys: of the dropout of each row; None: no dropout."""
+        if hasattr(self, "dense"):
+            hidden = self.dense(hidden)
+            hidden = jnp.tanh(hidden) if self.family in ("bert", "roberta") else gelu(hidden)
+        if self.modern:
+            hidden = self.norm(hidden)
+        return self.classifier(dropout(keys, hidden, self.dropout_rate)).astype(jnp.float32)

@@ -1,0 +1,1 @@
+"""Fine-tuning: `python -m mlm_jax.finetune --config=configs/finetune/TASK.py`."""
