@@ -56,6 +56,6 @@ def test_logits_of_a_fine_tuned_model(family, task, tmp_path):
     else:
         wanted = out.logits.numpy()
     batch = lay([Item(i) for i in ids], [[0], [1], [2]], (3, 16, 8, 1))[0].batch
-    params = jax.device_put(params)
+    params, batch = jax.device_put((params, batch))
     ours = np.asarray(model.classify(params, model.apply(params, batch).hidden))
     np.testing.assert_allclose(ours[:, 0] if task.of_texts else ours[:, :10], wanted, atol=1e-4)
