@@ -105,7 +105,7 @@ STUDIES = {
         (
             DYNAMIC,
             Variant("static", "the same masks at each visit of a row", {"mask.regime": "static"}),
-            Variant("versions-10", "ten masks a row in turn", {"mask.regime": "multi-version", "mask.versions": 10}),
+            Variant("versions-2", "two masks a row in turn", {"mask.regime": "multi-version", "mask.versions": 2}),
             Variant("token", "single tokens, not whole words", {"mask.unit": "token"}),
             Variant("span", "spans of one to ten words", {"mask.unit": "span"}),
             Variant("hierarchical", "words, spans or sentences, by the sentence", {"mask.unit": "hierarchical"}),
