@@ -11,6 +11,7 @@ import numpy as np
 
 from mlm_jax.batch import Array, Batch
 from mlm_jax.config import round_up
+from mlm_jax.records import SECOND_OF_PAIR
 
 SHORTEST, FEWEST = 16, 8  # of the lengths of rows; of the places asked for in a row
 PACKED = 128  # tokens of a row into which several short texts go: the products with weights cost more than attention
@@ -24,6 +25,7 @@ class Item(NamedTuple):
     targets: np.ndarray | None = None  # i32[q], an id for each of them
     counted: np.ndarray | None = None  # bool[n], the tokens that count; None: all
     uniforms: np.ndarray | None = None  # f32[q], a draw in [0, 1) for each place
+    second: int = 0  # place where the second part of a pair begins; 0: it is a single text
 
 
 class Rows(NamedTuple):
@@ -105,6 +107,7 @@ def lay(
     b, t, q, p = shape
     tokens, segments, positions = (np.zeros((b, t), np.int32) for _ in range(3))
     at, targets = (np.zeros((b, q), np.int32) for _ in range(2))
+    flags = np.zeros((b, t), np.uint8)
     firsts, counted, uniforms = np.zeros((b, p), np.int32), np.zeros((b, t), bool), np.zeros((b, q), np.float32)
     places = []
     for row, members in enumerate(rows):
@@ -114,6 +117,8 @@ def lay(
             end, last = begin + len(item.ids), slot + len(item.at)
             tokens[row, begin:end] = item.ids
             segments[row, begin:end] = segment + 1
+            if item.second:
+                flags[row, begin + item.second : end] = SECOND_OF_PAIR
             positions[row, begin:end] = np.arange(len(item.ids))
             counted[row, begin:end] = True if item.counted is None else item.counted
             firsts[row, segment] = begin
@@ -127,7 +132,7 @@ def lay(
         tokens=tokens,
         segments=segments,
         positions=positions,
-        flags=np.zeros((b, t), np.uint8),
+        flags=flags,
         firsts=firsts,
         pair_labels=np.full((b, p), -1, np.int32),
         row=np.where(used, np.arange(b), -1).astype(np.int32),
