@@ -43,7 +43,8 @@ def choose(argv: list[str], program: str, what: str, table: dict[str, tuple[str,
     table: name -> (module, what it does); what: what the names are, such as "verb".
     """
     lines = [f"usage: {program} {what.upper()} ...   ({what.upper()} --help shows its flags and an example)", ""]
-    usage = "\n".join(lines + [f"  {name:10} {text}" for name, (_, text) in table.items()])
+    width = max(10, *map(len, table))
+    usage = "\n".join(lines + [f"  {name:{width}} {text}" for name, (_, text) in table.items()])
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage)
         return 0 if argv else USER_ERROR

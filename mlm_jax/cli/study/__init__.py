@@ -1,8 +1,9 @@
-"""`python -m mlm_jax study STUDY`: questions about masking, answered by counting."""
+"""`python -m mlm_jax study STUDY`: questions that are answered by counting, or by several runs."""
 
 from mlm_jax.flags import choose
+from mlm_jax.study.runs import STUDIES
 
-STUDIES = {
+COUNTING = {
     "coverage": (
         "mlm_jax.cli.study.coverage",
         "how often tokens are selected by static, multi-version and dynamic masks",
@@ -11,4 +12,9 @@ STUDIES = {
 
 
 def main(argv: list[str]) -> int:
-    return choose(argv, "python -m mlm_jax study", "study", STUDIES)
+    if argv and argv[0] in STUDIES:
+        from mlm_jax.cli.study import runs
+
+        return runs.main(argv[0], argv[1:])
+    table = COUNTING | {name: ("", study.question) for name, study in STUDIES.items()}
+    return choose(argv, "python -m mlm_jax study", "study", table)
