@@ -1,5 +1,6 @@
 """A run that begins with the model of another: its parameters, for the ids of this run's tokenizer."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm_jax import convert, tree
-from mlm_jax.checkpoint import differences, listed, load_model, newest
+from mlm_jax.checkpoint import differences, listed, load_model, newest, split_step
 from mlm_jax.config import Config, ConfigError, Task, hub
-from mlm_jax.convert.files import weight_files
+from mlm_jax.convert.files import HEADS as HEADS_BESIDE
+from mlm_jax.convert.files import read_tensors, weight_files
 from mlm_jax.keys import INIT, root
 from mlm_jax.models import Model
 from mlm_jax.models.encoder import HEADS
@@ -67,29 +69,55 @@ def with_task(
 ) -> tree.PyTree:
     """The parameters of an encoder, of any heads, with the head of a task; all others are left out.
 
-    had: the head that they have. One of the same kind is kept, its labels put in order by their names; of another one
-    nothing is. BERT's head for texts begins with the dense layer of a pair head, if there is one: that is its pooler.
-    The rest is drawn by the seed. Raises ConfigError where labels cannot be told apart by their names.
+    had: the head that they have at `source`, if it is to be kept. One of the same kind is kept, its labels put in order
+    by their names; of another one nothing is. BERT's head for texts begins with the pooler, where there is one: it is
+    the dense layer of a pair head, or lies beside the model. The rest is drawn by the seed. Raises ConfigError where
+    the labels are not those of the task.
     """
-    kept = had is not None and had.kind == task.kind
-    if kept and sorted(had.labels) != sorted(task.labels):
-        fix = (
-            f"{source} has the labels {', '.join(had.labels)}; name the same ones, or let it begin with a new head:"
-            " --config.new_head=True"
-        )
-        raise ConfigError("config.task.labels", task.labels, fix)
     encoder = {name: part for name, part in params.items() if name not in PARTS}
-    if kept:
+    if had is not None and had.kind == task.kind:
         say(f"  goes on with its head for {task.kind}")
-        order = np.array([had.labels.index(name) for name in task.labels] or range(task.outputs))
+        order = _order(had, task, source)
         last = {name: np.asarray(leaf)[..., order] for name, leaf in params["task"]["classifier"].items()}
         return encoder | {"task": params["task"] | {"classifier": last}}
+    if left := [name for name in PARTS if name in params]:
+        say(f"  {task.kind} does not need its {' and '.join(left)}")
     drawn = jax.device_get(jax.jit(lambda key: model.init(key)["task"])(root(seed, INIT)))
-    from_pair = "pair" in params and task.of_texts and model.config.family == "bert"
-    if from_pair:
-        drawn = drawn | {"dense": params["pair"]["dense"]}
-    say(f"  new: the head for {task.kind}{', but for the dense layer of its pair head' if from_pair else ''}")
+    pooler = _pooler(params, model, source) if task.of_texts else None
+    if pooler:
+        drawn = drawn | {"dense": pooler}
+    say(f"  new: the head for {task.kind}{', but for the pooler' if pooler else ''}")
     return encoder | {"task": drawn}
+
+
+def _order(had: Task, task: Task, source: str) -> np.ndarray:
+    """For each output of the task, which output of a head it is: by the label's name, if need be in any case."""
+    if not task.labels:
+        return np.arange(task.outputs)
+    for same in (str, str.casefold):
+        names, wanted = list(map(same, had.labels)), list(map(same, task.labels))
+        if len(set(names)) == len(names) and sorted(names) == sorted(wanted):
+            return np.array([names.index(name) for name in wanted])
+    fix = f"{source} has the labels {', '.join(had.labels)}"
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in had.labels):
+        fix += ", which says nothing of what they mean; put their names into id2label of its config.json"
+    else:
+        fix += "; name the same ones"
+    raise ConfigError("config.task.labels", task.labels, f"{fix}, or begin with a new head: --config.new_head=True")
+
+
+def _pooler(params: tree.PyTree, model: Model, source: str) -> tree.PyTree | None:
+    """The dense layer that BERT has for texts, from the head of pairs or of another task, or beside the model."""
+    if model.config.family != "bert":
+        return None
+    for name in ("pair", "task"):
+        if "dense" in params.get(name, {}):
+            return params[name]["dense"]
+    path, _ = split_step(Path(source).expanduser())
+    if hub.is_hub(path):
+        return convert.pooler_of(read_tensors(path), model.config)
+    beside = read_tensors(path, HEADS_BESIDE) if (path / HEADS_BESIDE).is_file() else {}
+    return convert.pooler_of(beside, model.config)
 
 
 def params_at_start(config: Config, model: Model, tokenizer: Tokenizer) -> tree.PyTree:

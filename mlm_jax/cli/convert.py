@@ -22,7 +22,6 @@ discriminator, an ElectraForPreTraining, or with --generator its generator, an E
   python -m mlm_jax convert runs/electra exported/generator --generator
   python -m mlm_jax convert PATH/bert-base-uncased runs/bert
 """
-HEADS = "heads.safetensors"  # in a run's folder: what came with an imported model and this package has no place for
 
 
 def define(values: flags.FlagValues) -> None:
@@ -66,7 +65,7 @@ def export_model(workdir: Path, target: Path, arguments: Arguments) -> list[str]
     from mlm_jax import convert, tree
     from mlm_jax.card import card
     from mlm_jax.checkpoint import load_config, load_model, newest, read_meta
-    from mlm_jax.convert.files import WEIGHTS, read_tensors, write_tensors
+    from mlm_jax.convert.files import HEADS, WEIGHTS, read_tensors, write_tensors
 
     config = load_config(workdir)
     model, params, tokenizer = load_model(workdir, arguments.step)
@@ -105,7 +104,7 @@ def import_model(source: Path, target: Path, arguments: Arguments) -> list[str]:
 
     from mlm_jax import convert, tree
     from mlm_jax.checkpoint import Checkpoints, load_model
-    from mlm_jax.convert.files import read_tensors, write_tensors
+    from mlm_jax.convert.files import HEADS, read_tensors, write_tensors
 
     model, params, tokenizer = load_model(source, arguments.step)
     vocab_size, params = resized(model, params, tokenizer, arguments.vocab_size)

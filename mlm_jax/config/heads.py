@@ -70,9 +70,17 @@ def read_task(folder: str | Path) -> Task | None:
             raise ConfigError("classifier_pooling", pooling, f"{path}: this package has heads that read CLS only")
     if kind == "questions":
         return Task(kind)
-    named = {int(i): str(label) for i, label in (values.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}).items()}
-    if sorted(named) != list(range(len(named))):
-        raise ConfigError("id2label", values["id2label"], f"{path}: the ids must be 0 to {len(named) - 1}")
-    if kind == "classification" and (values.get("problem_type") == REGRESSION or len(named) == 1):
+    labels = _labels(values, path)
+    if kind == "classification" and (values.get("problem_type") == REGRESSION or len(labels) == 1):
         return Task(REGRESSION)
-    return Task(kind, tuple(named[i] for i in range(len(named))))
+    return Task(kind, labels)
+
+
+def _labels(values: Values, path: Path) -> tuple[str, ...]:
+    """The names in the order of their ids; LABEL_0 and so on where there are none, as `transformers` has it."""
+    given = values.get("id2label") or {i: f"LABEL_{i}" for i in range(values.get("num_labels", 2))}
+    ids = [str(i) for i in range(len(given))]
+    if sorted(map(str, given)) != sorted(ids):
+        raise ConfigError("id2label", given, f"{path}: the ids must be 0 to {len(given) - 1}")
+    names = {str(i): str(label) for i, label in given.items()}
+    return tuple(names[i] for i in ids)

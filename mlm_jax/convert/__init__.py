@@ -134,6 +134,21 @@ def left_out(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str
     return found
 
 
+def pooler_of(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, np.ndarray] | None:
+    """The dense layer, f32, that a checkpoint of BERT has for texts beside any other head; None without.
+
+    The pooler of RoBERTa's checkpoints is of no use: its head for texts has a dense layer of its own.
+    """
+    if config.family != "bert":
+        return None
+    beside, found = left_out(tensors, config), {}
+    for pattern, name, axes in TASKS["bert"][OF_TEXTS]:
+        if pattern.startswith("task/dense/") and name in beside:
+            array = np.asarray(beside[name], np.float32)
+            found[pattern.removeprefix("task/dense/")] = np.ascontiguousarray(axes.from_hub(array, array.shape[::-1]))
+    return found if len(found) == 2 else None
+
+
 def with_rows(params: Mapping[str, object], vocab_size: int, sources: Sequence[Sequence[int]]) -> dict[str, object]:
     """The parameters of a model with `vocab_size` ids for another vocabulary, whose id i stood for the ids sources[i].
 
@@ -177,7 +192,7 @@ def format_of(config: ModelConfig, task: Task | None = None) -> Format:
     if not task:
         return form
     own = TASKS[config.family][OF_TEXTS if task.of_texts else task.kind]
-    kept = tuple(name for name in form.left_out if "pooler" not in name or not task.of_texts)
+    kept = tuple(left for left in form.left_out if not any(re.fullmatch(left, name) for _, name, _ in own))
     return form._replace(table=form.table + own, left_out=kept, copies={})
 
 

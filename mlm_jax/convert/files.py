@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from mlm_jax.config import ConfigError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEADS = "heads.safetensors"  # in a run's folder: what came with an imported model and this package has no place for
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 

@@ -34,7 +34,8 @@ class Loaded(NamedTuple):
     def check_fills(self) -> None:
         """Raises ConfigError for a model without a head that fills masks."""
         if self.model.filler is self.model and "head" not in self.params:
-            raise ConfigError("model", self.path, "has no head that fills masks, only an encoder")
+            has = "that of a fine-tuned model" if "task" in self.params else "an encoder"
+            raise ConfigError("model", self.path, f"has no head that fills masks, only {has}")
 
 
 def load(path: str | Path, step: int | None = None) -> Loaded:

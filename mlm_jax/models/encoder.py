@@ -256,7 +256,9 @@ def assemble(
     def classify(
         params: Params, hidden: Float[Array, "b q d"], row_keys: Key[Array, "b"] | None = None
     ) -> Float[Array, "b q c"]:
-        return _Where(parts["task"], params["task"], "task").module(dtype)(hidden, fold_in(row_keys, TASK_DROPOUT))
+        """In float32, whatever the compute type: it is small, and new."""
+        module = _Where(parts["task"], params["task"], "task").module(jnp.float32)
+        return module(hidden.astype(jnp.float32), fold_in(row_keys, TASK_DROPOUT))
 
     others = (head(name) for name in ("pair", "contrast", "discriminator"))
     return Model(init, apply, logits, losses, config, vocab_size, *others, sample, classify)

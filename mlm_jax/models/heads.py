@@ -7,9 +7,12 @@ from jaxtyping import Array, Float, Key
 from mlm_jax.config import ModelConfig, Task, round_up
 from mlm_jax.kernels.dropout import dropout
 from mlm_jax.kernels.vocabulary import Decoding
-from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, gelu, output_scale
+from mlm_jax.models.layers import VOCAB_MULTIPLE, Draws, Linear, Norm, Table, fold_in, gelu, output_scale
 
 PAIR_LABELS = 2  # follows or in order, random or out of order
+
+# Places of dropout in the head of a task, as its keys count them.
+BEFORE_DENSE, BEFORE_CLASSIFIER = range(2)
 
 # Logit of a column that stands for no id. Finite; its probability is exactly zero, and with it every gradient.
 ABSENT = -1e30
@@ -85,27 +88,34 @@ class ContrastHead(nnx.Module):
 
 
 class TaskHead(nnx.Module):
-    """What a fine-tuned model says of a text, by the state of its CLS, or of each token.
+    """What a fine-tuned model says of a text, by the state of its CLS, or of each token: a linear layer.
 
-    A linear layer, after dropout; before it what the family has for that in the `transformers` library: dense and tanh
-    (BERT's pooler) or GELU for texts alone, and in ModernBERT dense, GELU and normalisation for tokens too.
+    Before it stands what the family has there in the `transformers` library. For texts: dense and tanh (BERT, where it
+    is the pooler, and RoBERTa) or GELU (ELECTRA); in ModernBERT dense, GELU and normalisation, for tokens as well.
+    Dropout as there: before the linear layer, and in RoBERTa and ELECTRA before the dense layer, too; none for
+    questions, but in ModernBERT.
+
+    ModernBERT's dense kernel begins as small as those that write into the residual stream, and its classifier with a
+    deviation of 1 / sqrt(d), as in that library.
     """
 
     def __init__(self, config: ModelConfig, task: Task, draw: Draws):
-        d = config.width
-        self.dropout_rate, self.family = config.dropout, config.family
-        self.modern = config.family == "modernbert"
-        if task.of_texts or self.modern:
-            self.dense = Linear((d, d), (d,), draw, biased=config.biases)
-        if self.modern:
+        d, modern = config.width, config.family == "modernbert"
+        self.tanh = config.family in ("bert", "roberta")
+        self.rate = config.dropout if modern or task.kind != "questions" else 0.0
+        self.rate_before_dense = config.dropout if config.family in ("roberta", "electra") else 0.0
+        if modern or task.of_texts:
+            self.dense = Linear((d, d), (d,), draw, biased=config.biases, scale=output_scale(config))
+        if modern:
             self.norm = Norm(config)
-        self.classifier = Linear((d, task.outputs), (task.outputs,), draw)
+        scale = d**-0.5 / (config.initializer_range or 1.0) if modern else 1.0
+        self.classifier = Linear((d, task.outputs), (task.outputs,), draw, scale=scale)
 
     def __call__(self, hidden: Float[Array, "b q d"], keys: Key[Array, "b"] | None = None) -> Float[Array, "b q c"]:
         """keys: of the dropout of each row; None: no dropout."""
         if hasattr(self, "dense"):
-            hidden = self.dense(hidden)
-            hidden = jnp.tanh(hidden) if self.family in ("bert", "roberta") else gelu(hidden)
-        if self.modern:
+            hidden = self.dense(dropout(fold_in(keys, BEFORE_DENSE), hidden, self.rate_before_dense))
+            hidden = jnp.tanh(hidden) if self.tanh else gelu(hidden)
+        if hasattr(self, "norm"):
             hidden = self.norm(hidden)
-        return self.classifier(dropout(keys, hidden, self.dropout_rate)).astype(jnp.float32)
+        return self.classifier(dropout(fold_in(keys, BEFORE_CLASSIFIER), hidden, self.rate)).astype(jnp.float32)

@@ -18,7 +18,7 @@ from mlm_jax.optim.rates import decays
 
 MUON_RMS = 0.2  # of the numbers in Muon's updates, about that of AdamW's (Liu et al., 2025, section 2.2)
 # what Muon leaves to Adam, beside vectors, in the model and in its generator
-NEITHER = ("embeddings/", "head/", "pair/", "contrast/", "discriminator/", "norm/")
+NEITHER = ("embeddings/", "head/", "pair/", "contrast/", "discriminator/", "task/", "norm/")
 
 
 def by_layer(function: Callable[..., jax.Array], *trees: tree.PyTree) -> tree.PyTree:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from mlm_jax.jsonl import objects, whole
 
 # What the page shows of a step. The longest runs have half a million of them, so they are kept as one array.
-PARTS = ("embeddings", "layers", "norm", "head", "pair", "contrast", "generator", "discriminator")  # of a model
+PARTS = ("embeddings", "layers", "norm", "head", "pair", "contrast", "generator", "discriminator", "task")  # of a model
 KEYS = (
     "step",
     "epoch",
