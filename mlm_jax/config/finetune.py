@@ -30,6 +30,7 @@ class TaskConfig:
     label: str = "label"
     id: str = ""  # empty: the number of the example in its file, from 0
     labels: tuple[str, ...] = ()  # in the order of their ids; empty: those of the training examples, sorted
+    unanswerable: bool = False  # kind=questions: a context may hold no answer, as in SQuAD 2.0
     metric: str = ""  # that chooses the epoch; empty: the first one of the task
     dev_share: float = 0.1  # without a dev file: share of the training examples, by a hash of their texts
 

@@ -112,5 +112,5 @@ TASKS: dict[str, Row] = {
     "conll2003": Row({"kind": "tagging", "format": "conll"}, METRICS["tagging"]),
     "wnut17": Row({"kind": "tagging", "format": "conll"}, METRICS["tagging"]),
     "squad": Row({"kind": "questions", "format": "squad"}, METRICS["questions"]),
-    "squad2": Row({"kind": "questions", "format": "squad"}, METRICS["questions"]),
+    "squad2": Row({"kind": "questions", "format": "squad", "unanswerable": True}, METRICS["questions"]),
 }

@@ -41,6 +41,8 @@ class Seed(NamedTuple):
     seed: int
     workdir: Path
     run: Config  # as step, state and optimizer know it
+    model: Model
+    kind: str
     batches: Batches
     epochs: int
     metric: str  # that chooses the epoch
@@ -50,13 +52,13 @@ class Seed(NamedTuple):
     export: Callable[[dict, Path], None]  # parameters to a folder of the hub format
 
 
-def train(task: Seed, model: Model, kind: str, mesh: Mesh, say: Callable[[str], None]) -> dict:
+def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
     """Trains to the last epoch, from the newest checkpoint if there is one.
 
     Returns {"seed", "epoch": the best one, from 1, "dev": its scores, "epochs": the scores of each}, which also stand
     in WORKDIR/result.json. Raises Stopped after a save on demand.
     """
-    workdir, run, batches = task.workdir, task.run, task.batches
+    workdir, run, batches, model = task.workdir, task.run, task.batches, task.model
     optimizer = optim.optimizer(run.optimizer, run.steps)
     target = state.abstract(model, optimizer, mesh, run.mesh, settings=run.optimizer)
     checkpoints = Checkpoints(workdir, 1, say)
@@ -70,7 +72,7 @@ def train(task: Seed, model: Model, kind: str, mesh: Mesh, say: Callable[[str], 
             now, _ = state.completed(checkpoints.restore(done, target, state.LATER), run.optimizer)
             say(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
         truncate(workdir / STEPS, done)
-        train_step = make_train_step(model, optimizer, run, mesh, kind)
+        train_step = make_train_step(model, optimizer, run, mesh, task.kind)
         placed, roots = sharding.batch_sharding(mesh, leading=1), keys.roots(run.seed)
         progress, file = Progress(run.steps), JsonLines(workdir / STEPS)
         began, stop = time.monotonic(), runtime.Stop()
