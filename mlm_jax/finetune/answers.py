@@ -25,8 +25,10 @@ def evaluated(model: Model, params: dict, data, task: Task, config: TaskConfig, 
     metrics = tasks.metrics_of(config)
     found = OF_KIND[task.kind](outputs(model, params, data.pieces, task), data, task, config)
     known = [i for i, example in enumerate(data.examples) if is_known(example, task)]
-    scored = SCORES[task.kind]([data.examples[i] for i in known], [found[i] for i in known], task, metrics)
-    ordered = {name: scored[name] for name in (*metrics, *scored) if name in scored} if known else {}
+    ordered = {}
+    if known:
+        scored = SCORES[task.kind]([data.examples[i] for i in known], [found[i] for i in known], task, metrics)
+        ordered = {name: scored[name] for name in (*metrics, *scored) if name in scored}
     return Evaluated(ordered, lambda folder: write(folder, data.examples, found, task, split))
 
 

@@ -154,18 +154,23 @@ def _label(value: object, task: TaskConfig, where: str) -> str | float:
 
 
 def _conll(text: str, path: Path, task: TaskConfig, labelled: bool) -> Iterator[Example]:
-    """A word a line, its tag in the last column; an empty line after each sentence."""
-    count, begin, words, tags = 0, 1, [], []
+    """A word a line, its tag in the last column; an empty line after each sentence.
+
+    Where not all must have tags, the first line decides: with a single column there are none.
+    """
+    count, begin, words, tags, known = 0, 1, [], [], labelled
     for line, content in enumerate([*text.split("\n"), ""], 1):
         columns = content.split()
         if columns and columns[0] != DOCUMENT:
-            if labelled and len(columns) < 2:
+            if not words and not count:
+                known = labelled or len(columns) > 1
+            if known and len(columns) < 2:
                 raise ConfigError("path", f"{path}:{line}", f"has no tag: {content!r}")
             begin = begin if words else line
             words.append(columns[0])
             tags.append(columns[-1])
         elif not columns and words:
-            label = _tags(tuple(tags), len(words), f"{path}:{begin}") if labelled else None
+            label = _tags(tuple(tags), len(words), f"{path}:{begin}") if known else None
             yield Example(str(count), words=tuple(words), label=label)
             count, words, tags = count + 1, [], []
 

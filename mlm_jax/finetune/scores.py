@@ -5,8 +5,11 @@ import math
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from typing import SupportsFloat
 
 import numpy as np
+
+Numbers = Sequence[SupportsFloat] | np.ndarray
 
 # ---- classes ----
 
@@ -22,7 +25,7 @@ def counts_of(gold: Sequence, predicted: Sequence, label: object) -> tuple[int, 
     return found, sum(one == label for one in predicted), sum(one == label for one in gold)
 
 
-def ratio(part: float, whole: float) -> float:
+def ratio(part: int, whole: int) -> float:
     """0 where there is nothing to divide by."""
     return part / whole if whole else 0.0
 
@@ -70,26 +73,26 @@ def matthews(gold: Sequence, predicted: Sequence, labels: Sequence) -> float:
 # ---- numbers ----
 
 
-def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+def pearson(gold: Numbers, predicted: Numbers) -> float:
     """Pearson's correlation coefficient; 0 where one side is constant."""
     x, y = (np.asarray(side, np.float64) - np.mean(side) for side in (gold, predicted))
     spread = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / spread if spread else 0.0
 
 
-def ranks(values: Sequence[float]) -> np.ndarray:
+def ranks(values: Numbers) -> np.ndarray:
     """Ranks from 1; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[inverse]
 
 
-def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
+def spearman(gold: Numbers, predicted: Numbers) -> float:
     """Pearson's coefficient of the ranks."""
     return pearson(ranks(gold), ranks(predicted))
 
 
-def mse(gold: Sequence[float], predicted: Sequence[float]) -> float:
+def mse(gold: Numbers, predicted: Numbers) -> float:
     """Mean of the squared errors."""
     return float(np.mean(np.square(np.asarray(gold, np.float64) - np.asarray(predicted, np.float64))))
 
@@ -166,7 +169,7 @@ def of_answer(golds: Sequence[str], predicted: str) -> tuple[float, float]:
 
 
 def of_answers(
-    golds: Sequence[Sequence[str]], predicted: Sequence[str], null_odds: Sequence[float] | None = None
+    golds: Sequence[Sequence[str]], predicted: Sequence[str], null_odds: Numbers | None = None
 ) -> dict[str, float]:
     """Exact match and F1 in percent. SQuAD (Rajpurkar et al., 2016 and 2018) and their evaluation scripts.
 
@@ -192,7 +195,7 @@ def of_answers(
 
 
 def best_threshold(
-    golds: Sequence[Sequence[str]], predicted: Sequence[str], scores: np.ndarray, null_odds: Sequence[float]
+    golds: Sequence[Sequence[str]], predicted: Sequence[str], scores: np.ndarray, null_odds: Numbers
 ) -> tuple[float, float]:
     """The largest mean score over thresholds of the null odds, above which nothing is answered; and the threshold.
 
@@ -219,7 +222,7 @@ OF_CLASSES: Mapping[str, Callable[[Sequence, Sequence, Sequence], float]] = {
     "recall": recall,
     "matthews": matthews,
 }
-OF_NUMBERS: Mapping[str, Callable[[Sequence[float], Sequence[float]], float]] = {
+OF_NUMBERS: Mapping[str, Callable[[Numbers, Numbers], float]] = {
     "pearson": pearson,
     "spearman": spearman,
     "mse": mse,
