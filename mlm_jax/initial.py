@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 from mlm_jax import convert, tree
 from mlm_jax.checkpoint import differences, listed, load_model, newest, split_step
-from mlm_jax.config import Config, ConfigError, Task, hub
+from mlm_jax.config import Config, ConfigError, Task, hub, read_task
 from mlm_jax.convert.files import HEADS as HEADS_BESIDE
 from mlm_jax.convert.files import read_tensors, weight_files
 from mlm_jax.keys import INIT, root
@@ -77,10 +77,10 @@ def with_task(
     encoder = {name: part for name, part in params.items() if name not in PARTS}
     if had is not None and had.kind == task.kind:
         say(f"  goes on with its head for {task.kind}")
-        order = _order(had, task, source)
+        order = order_of(had, task, source)
         last = {name: np.asarray(leaf)[..., order] for name, leaf in params["task"]["classifier"].items()}
         return encoder | {"task": params["task"] | {"classifier": last}}
-    if left := [name for name in PARTS if name in params]:
+    if left := ["fine-tuned head" if name == "task" else name for name in PARTS if name in params]:
         say(f"  {task.kind} does not need its {' and '.join(left)}")
     drawn = jax.device_get(jax.jit(lambda key: model.init(key)["task"])(root(seed, INIT)))
     pooler = _pooler(params, model, source) if task.of_texts else None
@@ -90,8 +90,11 @@ def with_task(
     return encoder | {"task": drawn}
 
 
-def _order(had: Task, task: Task, source: str) -> np.ndarray:
-    """For each output of the task, which output of a head it is: by the label's name, if need be in any case."""
+def order_of(had: Task, task: Task, source: str) -> np.ndarray:
+    """For each output of the task, which output of a head it is: by the label's name, if need be in any case.
+
+    Raises ConfigError where the head at `source` has other labels.
+    """
     if not task.labels:
         return np.arange(task.outputs)
     for same in (str, str.casefold):
@@ -142,11 +145,16 @@ def step_of(path: Path, key: str = KEY) -> int | None:
 
 
 def check_source(source: str) -> None:
-    """Raises ConfigError where there are no weights to begin with; before anything is prepared."""
+    """Raises ConfigError where there are no weights to begin with, or only those of a fine-tuned model.
+
+    Called before anything is prepared.
+    """
     path = Path(source).expanduser()
     if not hub.is_hub(path):
         step_of(path)
     elif jax.process_index() == 0:
+        if task := read_task(path):
+            raise ConfigError(KEY, source, f"is fine-tuned for {task.kind}, and has no head that fills masks")
         weight_files(path)
 
 

@@ -74,9 +74,23 @@ def by_hand(family: str, kind: str, part: dict, x: np.ndarray, before=1.0, after
     return x * after @ part["classifier"]["kernel"] + part["classifier"]["bias"]
 
 
-@pytest.mark.parametrize("family, kind", [*((family, "classification") for family in FAMILIES), ("electra", "tagging")])
+@pytest.mark.parametrize(
+    "family, kind",
+    [
+        ("bert", "classification"),
+        ("bert", "questions"),
+        ("roberta", "classification"),
+        ("electra", "classification"),
+        ("electra", "tagging"),
+        ("modernbert", "questions"),
+    ],
+)
 def test_a_head_and_its_dropout_by_hand(family, kind):
-    """Every row is dropped by its own key, wherever it stands; the head computes in float32."""
+    """Every row is dropped by its own key, wherever it stands; the head computes in float32.
+
+    As in `transformers`, nothing is dropped before the linear layer of questions, but in ModernBERT, whose head is that
+    of tokens.
+    """
     model = build(config_of(family, dropout=0.5, dtype="bfloat16"), V, task=TASKS[kind])
     params = random_params(model)
     assert "head" not in params and ("dense" in params["task"]) == (kind == "classification" or family == "modernbert")
@@ -91,22 +105,12 @@ def test_a_head_and_its_dropout_by_hand(family, kind):
         keys = [jax.random.fold_in(jax.random.fold_in(row, 2**31), place) for row in rows]
         return np.asarray(keep_mask(jnp.stack(keys), (4, 12), 0.5)) * 2.0
 
-    both = kind == "classification" and family in ("roberta", "electra")
-    wanted = by_hand(family, kind, params["task"], hidden, kept(0) if both else 1.0, kept(1))
+    before = kept(0) if kind == "classification" and family in ("roberta", "electra") else 1.0
+    after = 1.0 if (family, kind) == ("bert", "questions") else kept(1)
+    wanted = by_hand(family, kind, params["task"], hidden, before, after)
     np.testing.assert_allclose(dropped, wanted, atol=1e-4)
     order = jnp.array([2, 0, 1])
     np.testing.assert_array_equal(classify(params, hidden[order], rows[order]), dropped[order])
-
-
-def test_questions_without_dropout():
-    """As `transformers` has them: none before the linear layer, but in ModernBERT, whose head is that of tokens."""
-    hidden, rows = jnp.ones((2, 3, 12)), jax.random.split(KEY, 2)
-    same = {}
-    for family in ("bert", "modernbert"):
-        draws = Draws(jnp.linspace(-1, 1, 12 * (12 + 2)))
-        head = TaskHead(resolve(config_of(family, dropout=0.5)), TASKS["questions"], draws)
-        same[family] = np.array_equal(head(hidden), head(hidden, rows))
-    assert same == {"bert": True, "modernbert": False}
 
 
 def test_what_a_head_begins_with():
@@ -193,7 +197,7 @@ def test_what_is_kept_and_what_is_drawn():
         assert said.endswith(f"new: the head for {task.kind}")
     # a head for another kind of task is drawn anew, by the seed; one for numbers and one for questions have no names
     again, said = begun(drawn, TASKS["classification"], TASKS["tagging"])
-    assert "does not need its task" in said and again["task"].keys() == {"classifier"}
+    assert "does not need its fine-tuned head" in said and again["task"].keys() == {"classifier"}
     jax.tree.map(np.testing.assert_array_equal, again["task"], other["task"])
     apart = begun(drawn, None, TASKS["tagging"], seed=1)[0]["task"]["classifier"]["kernel"]
     assert (apart != again["task"]["classifier"]["kernel"]).all()
@@ -233,6 +237,8 @@ def test_a_folder_of_a_fine_tuned_model(tmp_path, capfd):
     assert "has no head that fills masks, only that of a fine-tuned model" in capfd.readouterr().err
     assert verb.main([str(path), str(tmp_path / "run")]) == 2
     assert "is fine-tuned for classification, and has no head that fills masks" in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=r"config\.init_from = .* is fine-tuned for classification"):
+        initial.check_source(str(path))
 
 
 @pytest.mark.parametrize(
