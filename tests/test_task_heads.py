@@ -1,5 +1,6 @@
 """Heads of fine-tuned models: what they compute, what they begin with, and their folders of the hub format."""
 
+import dataclasses
 import json
 import math
 
@@ -14,6 +15,7 @@ from mlm_jax.cli import convert as verb
 from mlm_jax.cli import fill_mask
 from mlm_jax.config import (
     ConfigError,
+    FinetuneConfig,
     MeshConfig,
     ModelConfig,
     ObjectiveConfig,
@@ -25,7 +27,8 @@ from mlm_jax.config import (
     task_values,
 )
 from mlm_jax.convert.files import WEIGHTS, read_tensors, write_tensors
-from mlm_jax.inference import embed, load
+from mlm_jax.finetune import seeds
+from mlm_jax.inference import Loaded, embed, load
 from mlm_jax.kernels.dropout import keep_mask
 from mlm_jax.models import build
 from mlm_jax.models.heads import TaskHead
@@ -222,6 +225,24 @@ def folder(path, family: str = "bert", task: Task | None = TASKS["classification
     return path
 
 
+def check_what_a_fine_tuning_begins_with(loaded: Loaded) -> None:
+    """What would come up after the first epoch, or in the midst of it, is found before."""
+    given, other = FinetuneConfig(model=loaded.path), Task("classification", ("yes", "no"))
+    for config, task in (
+        (given, Task("classification", LABELS[::-1])),
+        (given, TASKS["tagging"]),
+        (dataclasses.replace(given, new_head=True), other),
+        (dataclasses.replace(given, scratch=True), other),
+    ):
+        seeds.check_start(config, task, loaded)
+    with pytest.raises(ConfigError, match="has the labels contradiction, entailment, neutral; name the same ones"):
+        seeds.check_start(given, other, loaded)
+    for changes in ({"norm": "pre"}, {"types": 0}):
+        model = loaded.model._replace(config=dataclasses.replace(loaded.model.config, **changes))
+        with pytest.raises(ConfigError, match="the hub's format"):
+            seeds.check_start(given, TASKS["tagging"], loaded._replace(model=model))
+
+
 def test_a_folder_of_a_fine_tuned_model(tmp_path, capfd):
     task = TASKS["classification"]
     path = folder(tmp_path / "hub")
@@ -232,6 +253,7 @@ def test_a_folder_of_a_fine_tuned_model(tmp_path, capfd):
     model, params, _ = checkpoint.load_model(path, headless=True)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(params), random_params(model))
     assert read_task(path) == task
+    check_what_a_fine_tuning_begins_with(load(path))
     assert embed(load(path), ["the cat sleeps well."]).shape == (1, 12)
     assert fill_mask.main([f"--workdir={path}", "the cat [MASK] well."]) == 2
     assert "has no head that fills masks, only that of a fine-tuned model" in capfd.readouterr().err

@@ -67,6 +67,7 @@ def run(arguments: Arguments, command: str) -> int:
         raise ConfigError("config.row_length", config.row_length, fix)
     splits = tasks.read_splits(config.task, say)
     task = tasks.task_of(config.task, splits)
+    seeds.check_start(config, task, loaded)
     check_writable(workdir)
     check_known(config, task, splits, workdir)
     data = seeds.encoded(splits, task, loaded, config, say)

@@ -9,14 +9,14 @@ from jax.sharding import Mesh
 
 from mlm_jax import convert, keys, sharding
 from mlm_jax.checkpoint import load_model
-from mlm_jax.config import FinetuneConfig, Task, as_run, hub, positions, read_task, task_values
+from mlm_jax.config import FinetuneConfig, ModelConfig, Task, as_run, hub, positions, read_task, task_values
 from mlm_jax.convert.files import WEIGHTS, write_tensors
 from mlm_jax.finetune import answers, encode, tasks
 from mlm_jax.finetune.batches import Batches
 from mlm_jax.finetune.examples import Example
 from mlm_jax.finetune.train import MODEL, PREDICTIONS, Seed, replace_folder
 from mlm_jax.inference import Loaded
-from mlm_jax.initial import with_task
+from mlm_jax.initial import order_of, with_task
 from mlm_jax.models import build
 from mlm_jax.tree import PyTree
 
@@ -26,6 +26,30 @@ class Data(NamedTuple):
 
     examples: Sequence[Example]
     pieces: Sequence[encode.Piece]
+
+
+def check_start(config: FinetuneConfig, task: Task, loaded: Loaded) -> None:
+    """Raises ConfigError, before anything is read or trained, for what would come up late.
+
+    That is a head whose labels are not those of the task, or a model that the hub's format cannot hold.
+    """
+    convert.format_of(loaded.model.config, task)
+    _hub_values(loaded.model.config, task, loaded)
+    had = _head_to_keep(config, loaded)
+    if had and had.kind == task.kind:
+        order_of(had, task, loaded.path)
+
+
+def _head_to_keep(config: FinetuneConfig, loaded: Loaded) -> Task | None:
+    """The head that the model has, if it begins with that."""
+    return read_task(loaded.path) if hub.is_hub(loaded.path) and not (config.new_head or config.scratch) else None
+
+
+def _hub_values(model: ModelConfig, task: Task, loaded: Loaded) -> hub.Values:
+    """What `config.json` says of the model with its head."""
+    ids = {role: getattr(loaded.tokenizer, role) for role in ("pad", "cls", "sep")}
+    values = hub.config_values(model, loaded.model.vocab_size, ids)
+    return values | task_values(task, model.family, model.dropout)
 
 
 def encoded(
@@ -81,17 +105,14 @@ def prepared(
         if config.scratch:
             say("  scratch: all parameters are drawn by the seed")
             return jax.device_get(jax.jit(model.init)(keys.root(seed, keys.INIT)))
-        had = read_task(loaded.path) if hub.is_hub(loaded.path) and not config.new_head else None
+        had = _head_to_keep(config, loaded)
         say(f"  begins with {loaded.path}")
         return with_task(jax.device_get(loaded.params), had, model, task, seed, loaded.path, say)
 
     def export(params: PyTree, folder: Path) -> None:
-        tokenizer, vocab_size = loaded.tokenizer, model.vocab_size
-        ids = {role: getattr(tokenizer, role) for role in ("pad", "cls", "sep")}
-        values = hub.config_values(model.config, vocab_size, ids)
-        hub.write_config(folder, values | task_values(task, model.config.family, model.config.dropout))
-        write_tensors(folder / WEIGHTS, convert.to_hub(jax.device_get(params), model.config, vocab_size, task))
-        tokenizer.save_hub(folder, positions(model.config), types=model.config.types > 1)
+        hub.write_config(folder, _hub_values(model.config, task, loaded))
+        write_tensors(folder / WEIGHTS, convert.to_hub(jax.device_get(params), model.config, model.vocab_size, task))
+        loaded.tokenizer.save_hub(folder, positions(model.config), types=model.config.types > 1)
 
     return Seed(
         seed=seed,
