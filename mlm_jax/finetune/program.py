@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -52,15 +53,16 @@ def run(arguments: Arguments, command: str) -> int:
     runtime.start()
     import jax
 
-    from mlm_jax import sharding
-    from mlm_jax.checkpoint import load_config, split_step
+    from mlm_jax import checkpoint, sharding
     from mlm_jax.finetune import seeds
     from mlm_jax.finetune.train import RESULT, Stopped, train
     from mlm_jax.inference import load
 
     path = Path(config.model).expanduser()
     loaded = load(path)
-    given = hub.read_config(path)[0] if hub.is_hub(path) else load_config(split_step(path)[0]).model
+    given = (
+        hub.read_config(path)[0] if hub.is_hub(path) else checkpoint.load_config(checkpoint.split_step(path)[0]).model
+    )
     mesh = sharding.make_mesh(check_finetune(config, given, jax.device_count(), jax.default_backend()))
     if config.row_length > loaded.limit:
         fix = f"{config.model} was trained with at most {loaded.limit} tokens; make the rows shorter"
@@ -71,7 +73,7 @@ def run(arguments: Arguments, command: str) -> int:
     check_writable(workdir)
     check_known(config, task, splits, workdir)
     data = seeds.encoded(splits, task, loaded, config, say)
-    results = []
+    batches, results = seeds.batches_of(config, task, data["train"], mesh), []
     for seed in config.seeds:
         folder = workdir / f"seed-{seed}"
         if (folder / RESULT).is_file():
@@ -80,12 +82,13 @@ def run(arguments: Arguments, command: str) -> int:
             continue
         folder.mkdir(exist_ok=True)
         try:
-            result = train(seeds.prepared(config, seed, folder, task, data, loaded, mesh, say), mesh, say)
+            result = train(seeds.prepared(config, seed, batches[seed], folder, task, data, loaded, say), mesh, say)
         except Stopped as stopped:
             say(f"stopped: {stopped}\nthe same command goes on from there")
             return PREEMPTED
         result["test"] = seeds.tested(folder, task, data, config) if "test" in data else None
         write_whole(folder / RESULT, result)
+        shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)  # the best epoch is kept as a model
         results.append(result)
     summary = summarised(config, tasks.metrics_of(config.task), results)
     write_whole(workdir / RESULTS, {**summary, "command": command})

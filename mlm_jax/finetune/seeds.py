@@ -1,5 +1,6 @@
 """What each seed is trained with and measured by, made of a config, a task and a model."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from mlm_jax.finetune.examples import Example
 from mlm_jax.finetune.train import MODEL, PREDICTIONS, Seed, replace_folder
 from mlm_jax.inference import Loaded
 from mlm_jax.initial import order_of, with_task
-from mlm_jax.models import build
+from mlm_jax.models import Model, build
 from mlm_jax.tree import PyTree
 
 
@@ -67,34 +68,49 @@ def encoded(
     return found
 
 
-def prepared(
-    config: FinetuneConfig,
-    seed: int,
-    workdir: Path,
-    task: Task,
-    data: dict[str, Data],
-    loaded: Loaded,
-    mesh: Mesh,
-    say: Callable[[str], None],
-) -> Seed:
-    """All that one seed needs."""
-    train = data["train"]
+def batches_of(config: FinetuneConfig, task: Task, train: Data, mesh: Mesh) -> dict[int, Batches]:
+    """The batches of each seed, all of one shape, so that one program serves them."""
     labels = encode.labels_of(train.pieces, train.examples, task)
     trained = [i for i, piece in enumerate(train.pieces) if len(piece.at)]
     with sharding.activate(mesh, config.mesh):
         multiple = sharding.parts("batch")
-    batches = Batches(
-        [train.pieces[i].item for i in trained],
-        [labels[i] for i in trained],
-        seed=seed,
-        epochs=config.epochs,
-        batch_size=config.batch_size,
-        row_length=config.row_length,
-        accumulation=config.accumulation,
-        multiple=multiple,
-    )
+    found = {
+        seed: Batches(
+            [train.pieces[i].item for i in trained],
+            [labels[i] for i in trained],
+            seed=seed,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            row_length=config.row_length,
+            accumulation=config.accumulation,
+            multiple=multiple,
+        )
+        for seed in config.seeds
+    }
+    shape = tuple(map(max, zip(*(batches.shape for batches in found.values()))))
+    for batches in found.values():
+        batches.shape = shape
+    return found
+
+
+@functools.lru_cache(maxsize=2)
+def _model(config: ModelConfig, vocab_size: int, task: Task) -> Model:
+    return build(config, vocab_size, task=task)
+
+
+def prepared(
+    config: FinetuneConfig,
+    seed: int,
+    batches: Batches,
+    workdir: Path,
+    task: Task,
+    data: dict[str, Data],
+    loaded: Loaded,
+    say: Callable[[str], None],
+) -> Seed:
+    """All that one seed needs."""
     run = as_run(config, loaded.model.config, len(batches), batches.shape[0], seed)
-    model = build(run.model, loaded.model.vocab_size, task=task)
+    model = _model(run.model, loaded.model.vocab_size, task)
     metrics = tasks.metrics_of(config.task)
     say(
         f"seed {seed}      {len(batches):,} steps of {config.batch_size} examples in {batches.shape[0]} rows of"

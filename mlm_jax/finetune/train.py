@@ -1,7 +1,8 @@
 """One seed of fine-tuning: trains, is scored after each epoch, keeps the best one as a folder of the hub format."""
 
 import contextlib
-import json
+import dataclasses
+import functools
 import shutil
 import tempfile
 import time
@@ -55,8 +56,7 @@ class Seed(NamedTuple):
 def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
     """Trains to the last epoch, from the newest checkpoint if there is one.
 
-    Returns {"seed", "epoch": the best one, from 1, "dev": its scores, "epochs": the scores of each}, which also stand
-    in WORKDIR/result.json. Raises Stopped after a save on demand.
+    Returns {"seed", "epoch": the best one, from 1, "dev": its scores, "epochs": the scores of each}. Raises Stopped after a save on demand.
     """
     workdir, run, batches, model = task.workdir, task.run, task.batches, task.model
     optimizer = optim.optimizer(run.optimizer, run.steps)
@@ -72,7 +72,7 @@ def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
             now, _ = state.completed(checkpoints.restore(done, target, state.LATER), run.optimizer)
             say(f"checkpoint  {folder_of(workdir, done)}: goes on after step {done:,}")
         truncate(workdir / STEPS, done)
-        train_step = make_train_step(model, optimizer, run, mesh, task.kind)
+        train_step = _train_step(model, dataclasses.replace(run, seed=0), mesh, task.kind)
         placed, roots = sharding.batch_sharding(mesh, leading=1), keys.roots(run.seed)
         progress, file = Progress(run.steps), JsonLines(workdir / STEPS)
         began, stop = time.monotonic(), runtime.Stop()
@@ -98,10 +98,13 @@ def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
             checkpoints.wait()
         progress.close()
     best = best_epoch(history, task.metric, task.larger_is_better)
-    result = {"seed": task.seed, "epoch": best + 1, "dev": history[best], "epochs": history}
-    (workdir / RESULT).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(workdir / "checkpoints", ignore_errors=True)  # the best epoch is kept in MODEL
-    return result
+    return {"seed": task.seed, "epoch": best + 1, "dev": history[best], "epochs": history}
+
+
+@functools.lru_cache(maxsize=2)
+def _train_step(model: Model, run: Config, mesh: Mesh, kind: str) -> Callable:
+    """One program for all seeds, of which it knows nothing."""
+    return make_train_step(model, optim.optimizer(run.optimizer, run.steps), run, mesh, kind)
 
 
 def best_epoch(history: list[dict], metric: str, larger_is_better: bool) -> int:
