@@ -12,6 +12,7 @@ VERBS = {
     "plan": ("mlm_jax.cli.plan", "what a run would need on TPUs that are not here: memory, FLOPs, collectives, days"),
     "study": ("mlm_jax.cli.study", "questions about masking, answered by counting: coverage"),
     "train": ("mlm_jax.train", "pretrain, or go on from the last checkpoint"),
+    "finetune": ("mlm_jax.finetune.program", "train a model on a task: classes, numbers, tagged words, answers"),
     "evaluate": ("mlm_jax.cli.evaluate", "losses of any checkpoint, on any rows, at several mask rates"),
     "fill-mask": ("mlm_jax.cli.fill_mask", "what a trained model puts in the place of [MASK]"),
     "explain": ("mlm_jax.cli.explain", "which words of a text made the model predict a word at a [MASK]"),

@@ -136,10 +136,9 @@ def trained(kind, accumulation, mesh, drops=0.0, steps=2):
     return losses, jax.device_get(now.params)
 
 
-@pytest.mark.parametrize("kind", ["classification", "questions"])
-def test_one_device_is_eight_and_one_batch_is_four(kind):
-    alone, params = trained(kind, 1, MeshConfig(1, 1, 1), drops=0.1)
-    several, others = trained(kind, 4, MeshConfig(2, 1, 1), drops=0.1)
+def test_one_device_is_eight_and_one_batch_is_four():
+    alone, params = trained("questions", 1, MeshConfig(1, 1, 1), drops=0.1)
+    several, others = trained("questions", 4, MeshConfig(2, 1, 1), drops=0.1)
     np.testing.assert_allclose(alone, several, rtol=2e-5)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=2e-4), params, others)
 

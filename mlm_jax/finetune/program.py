@@ -60,9 +60,8 @@ def run(arguments: Arguments, command: str) -> int:
 
     path = Path(config.model).expanduser()
     loaded = load(path)
-    given = (
-        hub.read_config(path)[0] if hub.is_hub(path) else checkpoint.load_config(checkpoint.split_step(path)[0]).model
-    )
+    workdir_of_model, _ = checkpoint.split_step(path)
+    given = hub.read_config(path)[0] if hub.is_hub(path) else checkpoint.load_config(workdir_of_model).model
     mesh = sharding.make_mesh(check_finetune(config, given, jax.device_count(), jax.default_backend()))
     if config.row_length > loaded.limit:
         fix = f"{config.model} was trained with at most {loaded.limit} tokens; make the rows shorter"

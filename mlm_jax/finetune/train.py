@@ -56,7 +56,8 @@ class Seed(NamedTuple):
 def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
     """Trains to the last epoch, from the newest checkpoint if there is one.
 
-    Returns {"seed", "epoch": the best one, from 1, "dev": its scores, "epochs": the scores of each}. Raises Stopped after a save on demand.
+    Returns {"seed", "epoch": the best one, from 1, "dev": its scores, "epochs": the scores of each}. Raises Stopped
+    after a save on demand.
     """
     workdir, run, batches, model = task.workdir, task.run, task.batches, task.model
     optimizer = optim.optimizer(run.optimizer, run.steps)
