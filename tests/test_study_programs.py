@@ -52,7 +52,8 @@ def study(tmp_path, monkeypatch):
             return [str(program), to_json(config), str(one.folder), happens.get(one.name, "works")]
 
         monkeypatch.setattr(verb, "words", words)
-        argv = [f"--config={SMALL}", f"--workdir={folder}", "--seeds=0,1", "--runs=static,dynamic", *flags]
+        monkeypatch.setattr(verb, "report", lambda asked: 0)
+        argv = [f"--config={SMALL}", f"--workdir={folder}", "--seeds=0,1", "--runs=static,dynamic", "--notimes", *flags]
         return main(["masking", *argv]), folder
 
     return run
@@ -154,3 +155,28 @@ def test_one_study_at_a_time_in_a_folder_and_what_it_left_counts(tmp_path):
     left.communicate(b"\n")
     with locked(tmp_path):
         pass
+
+
+@pytest.mark.processes
+def test_a_real_study(tmp_path, capfd):
+    """Two variants of a tiny config: trained, measured in turn, and reported; again, nothing is trained."""
+    words = [f"word{i % 7} and word{i % 11} stand with word{i % 13}." for i in range(6000)]
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(words[i : i + 6]) for i in range(0, 6000, 6)))
+    model = ["layers=1", "width=32", "heads=2", "hidden=32", "max_positions=32"]
+    flags = [f"--config={SMALL}", *(f"--config.model.{one}" for one in model), "--config.row_length=32"]
+    flags += ["--config.steps=10", "--config.batch_size=16", "--config.evaluate.every_steps=5"]
+    flags += [f"--config.data.sources={tmp_path}/text.txt", "--config.tokenizer.vocab_size=120"]
+    argv = ["masking", *flags, f"--workdir={tmp_path}/study", "--seeds=0", "--runs=dynamic,static"]
+    assert main(argv) == 0
+    out, error = capfd.readouterr()
+    assert "1 of 2  dynamic/seed-0" in error and "2 of 2  static/seed-0" in error
+    found = json.loads((tmp_path / "study" / "masking" / "results.json").read_text())
+    dynamic, static = found["variants"]
+    assert [step for step, _, _ in dynamic["curves"]["0"]] == [5, 10] and found["unfinished"] == []
+    assert dynamic["spread"]["loss"]["mean"] < 4.8  # log of 120
+    assert 0.3 < static["time"]["relative"] < 3 and dynamic["time"]["relative"] == 1
+    assert 0.1 < static["rate"] < 0.2 and static["coverage"] <= dynamic["coverage"]
+    assert "one seed: noise is not known" in out and (tmp_path / "study" / "masking" / "report.md").is_file()
+    assert main([*argv, "--report_only", "--json"]) == 0
+    again, error = capfd.readouterr()
+    assert json.loads(again)["variants"][1]["spread"] == static["spread"] and "seed-0" not in error

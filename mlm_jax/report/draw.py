@@ -31,7 +31,10 @@ COLORS = {name: f"#0a0b{i:02x}" for i, name in enumerate(NAMES)}
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One curve; `label` is its name in the legend, None for none. x, y: f64[n], finite."""
+    """One curve; `label` is its name in the legend, None for none. x, y: f64[n], finite.
+
+    band: (lower, upper) ends of what is shaded around it, f64[n] each.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -41,6 +44,7 @@ class Line:
     dashed: bool = False
     marks: bool = False
     area: bool = False  # filled down to 0
+    band: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +123,8 @@ def _plot(axes, line: Line) -> None:
     alone = len(line.x) == 1
     if line.area:
         axes.fill_between(line.x, line.y, color=COLORS[line.color], alpha=0.15, linewidth=0)
+    if line.band:
+        axes.fill_between(line.x, *line.band, color=COLORS[line.color], alpha=0.13, linewidth=0)
     axes.plot(
         line.x,
         line.y,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from mlm_jax.jsonl import objects
 from mlm_jax.report.read import number, read_object
 
-Curve = list[tuple[int, float, float]]  # (step, loss, accuracy), increasing steps
+Curve = list  # of (step, loss, accuracy), increasing steps
 
 
 def read_run(folder: Path) -> dict | None:
@@ -17,7 +17,8 @@ def read_run(folder: Path) -> dict | None:
 
     steps: that it is to do; finished: whether its last evaluation is of the last of them. curve: held-out loss and
     accuracy over all sets, each target counted once. rates: mean of the share of tokens that was really selected, by
-    epoch of its rows; rate: over all steps. epochs: how often the rows were read.
+    epoch of its rows; rate: over all steps. epochs: how often the rows were read. masks: how many different ones a row
+    has in so many epochs (None: any number), and uniform: whether all its units are as likely.
     """
     config = read_object(folder / "config.json")
     steps = int(number(config.get("steps"))) if config else 0
@@ -41,7 +42,28 @@ def read_run(folder: Path) -> dict | None:
         "rate": float(np.mean([rate for each in rates.values() for rate in each])) if rates else None,
         "rates": [float(np.mean(rates[epoch])) for epoch in sorted(rates)],
         "epochs": epochs,
+        **_masks(config.get("mask", {})),
     }
+
+
+def _masks(mask: dict) -> dict:
+    several = {"static": 1, "multi-version": mask.get("versions")}
+    uniform = mask.get("priority") == "uniform" and not mask.get("stratify")
+    return {"masks": several.get(mask.get("regime")), "uniform": uniform}
+
+
+def coverage(rates: list[float], epochs: float, masks: int | None = None) -> float:
+    """Share of the tokens selected at least once, where each mask selects all tokens with the same chance, its rate.
+
+    1 - (1 - r_1) (1 - r_2) .. over the different masks that a row has had, averaged over rows that were read
+    floor(epochs) times and once more. rates: of each epoch; masks: the most different ones of a row; None: any number.
+    """
+    whole, more = divmod(epochs, 1)
+
+    def after(visits: int) -> float:
+        return 1 - float(np.prod(1 - np.array(rates[: min(visits, masks or visits)])))
+
+    return (1 - more) * after(int(whole)) + more * after(int(whole) + 1)
 
 
 def _means(record: dict) -> tuple[float, float] | None:
@@ -56,7 +78,7 @@ def _means(record: dict) -> tuple[float, float] | None:
     return float(loss), float(accuracy)
 
 
-def loss_at(curve: Curve, step: float) -> float | None:
+def loss_at(curve: Curve, step: int | float) -> float | None:
     """The loss after so many steps, on straight lines between evaluations; None before the first and after the last."""
     x, y = _columns(curve)
     return float(np.interp(step, x, y)) if len(x) and x[0] <= step <= x[-1] else None

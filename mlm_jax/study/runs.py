@@ -14,6 +14,7 @@ from mlm_jax.config import Config, ConfigError, get
 EVALUATION = {"evaluate.rate": 0.15, "evaluate.unit": "word", "evaluate.priority": "uniform"}
 # A run that begins with the model of another one with its seed would read the same rows with the same masks again.
 CONTINUED_SEEDS = 1000
+SCRATCH = "random"  # beside the variants, where models are fine-tuned: the baseline's architecture, not pretrained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,3 +241,7 @@ def plan(
 
 def run_folder(folder: Path, variant: str, seed: int) -> Path:
     return folder / "runs" / variant / f"seed-{seed}"
+
+
+def task_folder(folder: Path, task: str, variant: str, seed: int) -> Path:
+    return folder / "tasks" / task / variant / f"seed-{seed}"
