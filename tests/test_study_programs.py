@@ -112,6 +112,26 @@ def test_dry_shows_commands_and_makes_nothing(study, capfd, monkeypatch):
     assert shlex.split(line) == ["python", "-m", "mlm_jax.train", *made, *place] and not Path("none").exists()
 
 
+def test_models_are_fine_tuned_with_their_seed_and_the_baseline_from_scratch_too(tmp_path, capfd):
+    task = tmp_path / "spam.py"
+    task.write_text("")
+    argv = ["masking", f"--config={SMALL}", "--config.steps=9", "--workdir=w", "--dry", "--seeds=3"]
+    assert main([*argv, "--runs=dynamic,token", f"--tasks={task}"]) == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if "finetune" in line]
+    for line, (name, model, more) in zip(lines, TUNED, strict=True):
+        config = [f"--config={task}", f"--config.model=w/runs/{model}/seed-3", "--config.seeds=(3,)", *more]
+        place = f"--workdir=w/tasks/spam/{name}/seed-3"
+        assert shlex.split(line) == ["python", "-m", "mlm_jax.finetune", *config, place]
+    other = tmp_path / "other" / "spam.py"
+    other.parent.mkdir()
+    other.write_text("")
+    assert main([*argv, f"--tasks={task},{other}"]) == 2 and "share a folder" in capfd.readouterr().err
+    assert main([*argv, "--tasks=none.py"]) == 2 and "no such file" in capfd.readouterr().err
+
+
+TUNED = [("dynamic", "dynamic", []), ("random", "dynamic", ["--config.scratch=True"]), ("token", "token", [])]
+
+
 def test_the_words_of_the_config_are_those_that_all_programs_get():
     argv = ["--config", "a.py", "--seeds", "1,2", "--config.steps=3", "--config.model.tied", "--noconfig.scratch"]
     argv += ["--dry", "-config.seed=1", "--config.mask.rate", "0.2", "--workdir=config.d"]

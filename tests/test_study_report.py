@@ -20,7 +20,8 @@ def write_run(folder, losses, steps=400, rates=(0.15,) * 4, **mask):
     model = {"family": "bert", "layers": 3, "width": 128, "heads": 4}
     optimizer = {"name": "adamw", "learning_rate": 1e-4, "schedule": "linear"}
     config = {"steps": steps, "batch_size": 32, "row_length": 128, "model": model, "optimizer": optimizer}
-    config["mask"] = {"regime": "dynamic", "priority": "uniform", **mask}
+    config["mask"] = {"regime": "dynamic", "priority": "uniform", "rate": 0.3, "unit": "span", **mask}
+    config["evaluate"] = {"rate": 0.15, "unit": None}
     (folder / "config.json").write_text(json.dumps(config))
     lines = [
         {"step": i + 1, "train/loss": 7.0, "mask/rate": rate, "epoch": (i + 1) / 2} for i, rate in enumerate(rates)
@@ -163,6 +164,8 @@ def test_sentences_say_what_the_numbers_say(study):
         "Of 2 comparisons of the held-out loss: 1 better, 0 worse, 1 below noise. Were there no differences at all,"
         " about 0.1 of 2 such intervals would be without 0 by chance."
     )
+    found["variants"][2]["compared"]["loss"] |= {"mean": 0.00004, "low": 0.00003, "high": 0.00005}
+    assert "the held-out loss is the same, to the digits shown here, as that of `dynamic`" in words.sentences(found)[2]
     assert words.sentences(summarise(study, ["span"]))[1] == "There is nothing to compare yet."
 
 
@@ -173,6 +176,7 @@ def test_the_page_and_the_text_hold_the_same(study):
     page = runs_page.html(found, about, "python -m mlm_jax study masking <x>")
     text = words.markdown(found, about, "python -m mlm_jax study masking <x>")
     model = "bert, 3 layers of 128, 4 heads"
+    assert "masks 15% of the tokens, by the unit span, with MASK" in page and "learned, others by" in text
     for one in (
         model,
         "4.1000 ± 0.1000",

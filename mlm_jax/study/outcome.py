@@ -18,7 +18,8 @@ def read_run(folder: Path) -> dict | None:
     steps: that it is to do; finished: whether its last evaluation is of the last of them. curve: held-out loss and
     accuracy over all sets, each target counted once. rates: mean of the share of tokens that was really selected, by
     epoch of its rows; rate: over all steps. epochs: how often the rows were read. masks: how many different ones a row
-    has in so many epochs (None: any number), and uniform: whether all its units are as likely.
+    has in so many epochs (None: any number), and uniform: whether all its units are as likely. evaluation: rate and
+    unit of its masks.
     """
     config = read_object(folder / "config.json")
     steps = int(number(config.get("steps"))) if config else 0
@@ -43,6 +44,7 @@ def read_run(folder: Path) -> dict | None:
         "rates": [float(np.mean(rates[epoch])) for epoch in sorted(rates)],
         "epochs": epochs,
         **_masks(config.get("mask", {})),
+        "evaluation": _evaluation(config),
     }
 
 
@@ -50,6 +52,12 @@ def _masks(mask: dict) -> dict:
     several = {"static": 1, "multi-version": mask.get("versions")}
     uniform = mask.get("priority") == "uniform" and not mask.get("stratify")
     return {"masks": several.get(mask.get("regime")), "uniform": uniform}
+
+
+def _evaluation(config: dict) -> dict:
+    """Rate and unit of the masks of evaluation."""
+    own, evaluate = config.get("mask", {}), config.get("evaluate", {})
+    return {key: own.get(key) if evaluate.get(key) is None else evaluate[key] for key in ("rate", "unit")}
 
 
 def coverage(rates: list[float], epochs: float, masks: int | None = None) -> float:

@@ -46,6 +46,7 @@ def summarise(
         "baseline": study.baseline,
         "seeds": list(seeds),
         "level": LEVEL,
+        "evaluation": next((run["evaluation"] for runs in done.values() for run in runs.values()), None),
         "unfinished": unfinished(found, done),
         "target": target,
         "budget": budget,

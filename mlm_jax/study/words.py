@@ -78,6 +78,10 @@ def loss_table(found: dict) -> Table:
         "Nats per masked token after the last step, mean ± standard deviation over the seeds; the same held-out rows"
         " and masks for all that are compared. In brackets: the 95 % t-interval of the difference, seed by seed."
     )
+    if masks := found["evaluation"]:
+        note += f" Evaluation masks {masks['rate']:.0%} of the tokens, by the unit {masks['unit']}, with MASK at every"
+        note += " selected place: a variant that trains on such masks is measured by what it has learned, others by"
+        note += " something else. What a model is worth for tasks is another question (`--tasks`)."
     return Table(
         "Held-out loss", note, ["variant", "seeds", "loss", "accuracy", "difference of the loss", "verdict"], rows
     )
@@ -151,7 +155,8 @@ def sentences(found: dict) -> list[str]:
         return [*said, "There is nothing to compare yet."]
     for row in done:
         said += _compared(row, "loss", MEASURES["loss"])
-        said += _compared(row, "equal_time", MEASURES["equal_time"])
+        if row["compared"].get("equal_time") != row["compared"].get("loss"):
+            said += _compared(row, "equal_time", MEASURES["equal_time"])
     for task in found["tasks"]:
         for row in task["variants"]:
             measure = SCORE._replace(name=f"{task['metric']} on {task['task']}")
@@ -164,8 +169,11 @@ def _compared(row: dict, name: str, measure: Measure) -> list[str]:
     found = row["compared"].get(name)
     if not found or row["reference"] is None:
         return []
-    size, more = measure.form.format(abs(found["mean"])), "higher" if found["mean"] > 0 else "lower"
-    differs = f"`{row['name']}`: {measure.name} is {size} {more} than that of `{row['reference']}`"
+    size = measure.form.format(abs(found["mean"]))
+    than = f"{size} {'higher' if found['mean'] > 0 else 'lower'} than"
+    if size == measure.form.format(0):
+        than = "the same, to the digits shown here, as"
+    differs = f"`{row['name']}`: {measure.name} is {than} that of `{row['reference']}`"
     if found["low"] is None:
         return [f"{differs} ({found['verdict']})."]
     interval = f"{measure.signed.format(found['low'])} to {measure.signed.format(found['high'])}"
