@@ -201,6 +201,8 @@ def test_a_run_learns_and_leaves_scores_predictions_and_a_model(run, capsys):
         config = json.loads((made / "model" / "config.json").read_text())
         assert config["architectures"] == ["BertForSequenceClassification"]
         assert config["id2label"] == {"0": "bad", "1": "good"}
+        card = (made / "model" / "README.md").read_text()
+        assert "pipeline_tag: text-classification" in card and f"| accuracy | {one['dev']['accuracy']:.4f} |" in card
         lines = [json.loads(line) for line in (made / "predictions-test" / "test.jsonl").read_text().splitlines()]
         right = [line["prediction"] == line["label"] for line in lines]
         assert len(lines) == 40 and np.isclose(np.mean(right), one["test"]["accuracy"])

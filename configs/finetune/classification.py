@@ -1,7 +1,9 @@
-"""Texts into classes: a file of your own with the columns `text` and `label`, for any model.
+r"""Texts, or pairs of texts, into classes: a file of your own with the columns `text` and `label`.
 
-Command:  python -m mlm_jax.finetune --config=configs/finetune/classification.py --config.model=runs/tiny \
+Command:  python -m mlm_jax.finetune --config=configs/finetune/classification.py --config.model=PATH/model \
             --config.task.train=PATH/train.tsv --workdir=runs/task
+Rates:    5e-5 is for models of the size of BERT-base; a model of a few small layers wants 1e-3 and more.
+Time and score: benchmarks/RESULTS.md has those of small models on a CPU; of larger ones nothing was measured.
 """
 
 from mlm_jax.config import FinetuneConfig, OptimizerConfig, TaskConfig

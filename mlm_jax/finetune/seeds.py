@@ -14,6 +14,7 @@ from mlm_jax.config import FinetuneConfig, ModelConfig, Task, as_run, hub, posit
 from mlm_jax.convert.files import WEIGHTS, write_tensors
 from mlm_jax.finetune import answers, encode, tasks
 from mlm_jax.finetune.batches import Batches
+from mlm_jax.finetune.card import card
 from mlm_jax.finetune.examples import Example
 from mlm_jax.finetune.train import MODEL, PREDICTIONS, Seed, replace_folder
 from mlm_jax.inference import Loaded
@@ -125,10 +126,12 @@ def prepared(
         say(f"  begins with {loaded.path}")
         return with_task(jax.device_get(loaded.params), had, model, task, seed, loaded.path, say)
 
-    def export(params: PyTree, folder: Path) -> None:
+    def export(params: PyTree, folder: Path, epoch: int, scores: dict[str, float]) -> None:
         hub.write_config(folder, _hub_values(model.config, task, loaded))
         write_tensors(folder / WEIGHTS, convert.to_hub(jax.device_get(params), model.config, model.vocab_size, task))
         loaded.tokenizer.save_hub(folder, positions(model.config), types=model.config.types > 1)
+        text = card(config, task, len(data["train"].examples), seed, epoch, scores)
+        (folder / "README.md").write_text(text, encoding="utf-8")
 
     return Seed(
         seed=seed,

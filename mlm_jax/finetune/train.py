@@ -50,7 +50,8 @@ class Seed(NamedTuple):
     larger_is_better: bool
     start: Callable[[], dict]  # the parameters to begin with, on the host
     evaluate: Callable[[dict], Evaluated]  # of the dev examples
-    export: Callable[[dict, Path], None]  # parameters to a folder of the hub format
+    # export(parameters, folder, epoch, its scores): to a folder of the hub format
+    export: Callable[[dict, Path, int, dict[str, float]], None]
 
 
 def train(task: Seed, mesh: Mesh, say: Callable[[str], None]) -> dict:
@@ -126,7 +127,7 @@ def _after_epoch(task: Seed, params: dict, history: list[dict], number: int, fil
         f"seed {task.seed}  epoch {epoch}/{task.epochs}  dev: {shown}{'  (best so far)' if is_best else ''}"
     )
     if is_best:
-        replace_folder(task.workdir / MODEL, lambda folder: task.export(params, folder))
+        replace_folder(task.workdir / MODEL, lambda folder: task.export(params, folder, epoch, scores))
         replace_folder(task.workdir / PREDICTIONS, evaluated.write)
     return scores
 
