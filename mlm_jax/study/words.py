@@ -150,10 +150,8 @@ def sentences(found: dict) -> list[str]:
     said = []
     if found["unfinished"]:
         said.append(f"Not finished, and left out: {', '.join(found['unfinished'])}.")
-    done = [row for row in found["variants"] if row["seeds"]]
-    if not done:
-        return [*said, "There is nothing to compare yet."]
-    for row in done:
+    before = list(said)
+    for row in found["variants"]:
         said += _compared(row, "loss", MEASURES["loss"])
         if row["compared"].get("equal_time") != row["compared"].get("loss"):
             said += _compared(row, "equal_time", MEASURES["equal_time"])
@@ -161,7 +159,8 @@ def sentences(found: dict) -> list[str]:
         for row in task["variants"]:
             measure = SCORE._replace(name=f"{task['metric']} on {task['task']}")
             said += _compared(row, task["metric"], measure)
-    return said + _counted(found)
+    nothing = ["There is nothing to compare yet: no variant and its reference have a finished run of one seed."]
+    return said + (_counted(found) if said != before else nothing)
 
 
 def _compared(row: dict, name: str, measure: Measure) -> list[str]:

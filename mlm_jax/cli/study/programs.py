@@ -57,6 +57,7 @@ class Programs:
     def __init__(self, lock: int):
         self.lock = lock
         self.process: subprocess.Popen | None = None
+        self.busy = False  # from before a process begins to after its end
         self.asked = False
         self.before = {number: signal.signal(number, self._asked) for number in SIGNALS}
 
@@ -66,7 +67,7 @@ class Programs:
         self.asked = True
         if self.process:
             self.process.terminate()  # which saves, and ends when it is ready
-        else:
+        elif not self.busy:
             raise Stopped
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class Programs:
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as out:
-            # a signal between both lines is passed on by the third
+            self.busy = True
             self.process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
@@ -89,10 +90,10 @@ class Programs:
                 start_new_session=True,
                 pass_fds=(self.lock,),
             )
-            if self.asked:
+            if self.asked:  # before there was a process to pass it on to
                 self.process.terminate()
             code = self.process.wait()
-            self.process = None
+            self.process, self.busy = None, False
         if self.asked or code == PREEMPTED:
             raise Stopped
         if code:

@@ -113,13 +113,13 @@ def run(name: str, arguments: Arguments, argv: list[str]) -> int:
             carry_out(todo, programs)
             if arguments.times:
                 measure_times(asked, configs)
+            return report(asked)
         except Stopped:
-            say("stopped; the same command goes on from there")
+            say("stopped; the same command goes on from there, --report_only shows what there is")
             return PREEMPTED
         except Failed as error:
             say(f"mlm_jax: {error}")
             return error.code
-        return report(asked)
 
 
 def plan(study: Study, arguments: Arguments) -> list[Run]:
