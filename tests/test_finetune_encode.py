@@ -29,6 +29,15 @@ def test_a_pair_and_what_of_it_is_second():
     assert pieces_of(tokenizer, piece.ids) == [*wanted[:7], "[SEP]"] and told == ["1 cut to 8 tokens"]
 
 
+def test_between_the_texts_of_a_pair_stands_what_the_tokenizer_has_there(tmp_path):
+    """`<s> A </s></s> B </s>` for RoBERTa (Liu et al., 2019)."""
+    tokenizer = byte_pairs(tmp_path, ["t h", "th e"])
+    (piece,), _ = encode.of_texts([Example("0", "a", "the")], tokenizer, 16)
+    assert pieces_of(tokenizer, piece.ids) == ["<s>", "a", "</s>", "</s>", "the", "</s>"] and piece.second == 4
+    (piece,), _ = encode.of_texts([Example("0", "a", "the")], tokenizer, 5)
+    assert len(piece.ids) == 5
+
+
 def test_the_longer_text_gives_way():
     def by_one(a, b, room):
         while a + b > room:

@@ -60,18 +60,21 @@ def encode(
 def of_texts(examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> tuple[list[Piece], int]:
     """Single texts and pairs as CLS text SEP and CLS text SEP second SEP; and how many were cut to `limit` tokens.
 
+    Between the texts stand as many SEP as the tokenizer has there.
+
     A text is cut at its end, of a pair one token at a time of the one that is longer, the second one if both are equal.
     """
     firsts = _ids(tokenizer, [example.text for example in examples])
     seconds = _ids(tokenizer, [example.second or "" for example in examples])
+    between = [tokenizer.sep] * tokenizer.separators
     pieces, cut = [], 0
     for number, (example, first, second) in enumerate(zip(examples, firsts, seconds)):
         pair = example.second is not None
-        room = limit - (3 if pair else 2)
+        room = limit - 2 - len(between) * pair
         a, b = longest_first(len(first), len(second) if pair else 0, room)
         cut += a + b < len(first) + (len(second) if pair else 0)
-        parts = [[tokenizer.cls], first[:a], [tokenizer.sep]] + ([second[:b], [tokenizer.sep]] if pair else [])
-        pieces.append(Piece(number, np.concatenate(parts).astype(np.int32), a + 2 if pair else 0))
+        parts = [[tokenizer.cls], first[:a], *((between, second[:b]) if pair else ()), [tokenizer.sep]]
+        pieces.append(Piece(number, np.concatenate(parts).astype(np.int32), a + 1 + len(between) if pair else 0))
     return pieces, cut
 
 
@@ -210,25 +213,28 @@ def of_questions(
 ) -> tuple[list[Piece], list[str]]:
     """CLS question SEP context SEP, the context in windows that have `overlap` tokens in common.
 
+    Between both stand as many SEP as the tokenizer has between the texts of a pair.
     Raises ConfigError where that leaves no step between the windows.
     """
     texts = list(dict.fromkeys(example.second for example in examples))
     contexts = dict(zip(texts, contexts_of(texts, tokenizer)))
+    between = [tokenizer.sep] * tokenizer.separators
     pieces, outside = [], 0
     for number, (example, question) in enumerate(zip(examples, _ids(tokenizer, [one.text for one in examples]))):
         question = question[: min(MOST_QUESTION_TOKENS, (limit - 3) // 2)]
+        before = 1 + len(question) + len(between)
         context = contexts[example.second]
         answer = answer_tokens(context.spans, example)
         found = False
-        for start, stop in windows_of(len(context.ids), limit - 3 - len(question), overlap):
-            shift = len(question) + 2 - start  # from a token of the context to its place
-            parts = [[tokenizer.cls], question, [tokenizer.sep], context.ids[start:stop], [tokenizer.sep]]
+        for start, stop in windows_of(len(context.ids), limit - before - 1, overlap):
+            shift = before - start  # from a token of the context to its place
+            parts = [[tokenizer.cls], question, between, context.ids[start:stop], [tokenizer.sep]]
             at = np.zeros(2, np.int32)
             if answer and start <= answer[0] and answer[1] < stop:
                 at, found = np.array(answer, np.int32) + shift, True
             ids = np.concatenate(parts).astype(np.int32)
             own = (start + shift, stop + shift)
-            pieces.append(Piece(number, ids, len(question) + 2, at, context=own, spans=context.spans[start:stop]))
+            pieces.append(Piece(number, ids, before, at, context=own, spans=context.spans[start:stop]))
         outside += bool(example.answers) and not found
     told = [f"{len(pieces):,} windows"] + ([f"{outside:,} answers lie in no window"] if outside else [])
     return pieces, told

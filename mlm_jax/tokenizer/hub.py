@@ -83,6 +83,12 @@ class Hub:
         return content
 
     @functools.cached_property
+    def separators(self) -> int:
+        """How many SEP stand between the texts of a pair, by what the file says of it."""
+        library = load({**self.content, "truncation": None, "padding": None})
+        return max(1, library.encode("a", "a").ids.count(self.roles["sep"]) - 1)  # one ends the pair
+
+    @functools.cached_property
     def _with_mask(self) -> tokenizers.Tokenizer:
         """The copy in which MASK alone can be spelled out."""
         mask = self.roles["mask"]

@@ -92,6 +92,11 @@ class Tokenizer:
 
         _write(Path(folder), export.hub_files(self._backend, max_length, types), hub.BESIDE)
 
+    @property
+    def separators(self) -> int:
+        """How many SEP stand between the texts of a pair: one, or as a `tokenizer.json` has it (RoBERTa: two)."""
+        return getattr(self._backend, "separators", 1)
+
     def encode(self, text: str) -> Encoding:
         """Ids and word starts of one text, cleaned as `text.clean` says; nothing is added at its ends."""
         return self.encode_batch([text])[0]
