@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from mlm_jax.cli.study.times import trimmed
 from mlm_jax.study import facts, runs, runs_page, summary, words
 from mlm_jax.study.outcome import coverage, loss_at, read_run, steps_to
 
@@ -121,6 +122,12 @@ def test_equal_time_by_hand(study):
     assert found["variants"][1]["compared"]["equal_time"]["verdict"] == "worse"
     del times["token"]
     assert "equal_time" not in summarise(study, seconds=times)["variants"][0]["values"]
+
+
+def test_times_are_means_without_the_extremes():
+    table = np.array([[1.0, 5.0], [9.0, 2.0], [2.0, 3.0], [3.0, 100.0]])
+    np.testing.assert_allclose(trimmed(table), [2.5, 4.0])
+    np.testing.assert_allclose(trimmed(table[:2]), [5.0, 3.5])
 
 
 def test_tasks_beside_the_model_without_pretraining(study):

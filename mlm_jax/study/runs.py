@@ -43,7 +43,7 @@ class Study:
     """A question, and the runs that answer it.
 
     expects: key of the config -> what it must be, so that the variants are what their names say. references: variant
-    -> the one that it is compared with; those that are not named here: with the baseline.
+    -> the one that it is compared with, "": with none; those that are not named here: with the baseline.
     """
 
     title: str
@@ -60,8 +60,8 @@ class Study:
         return next(variant for variant in self.variants if variant.name == name)
 
     def reference(self, name: str) -> str | None:
-        """The name of the variant that this one is compared with; None for the baseline."""
-        return None if name == self.baseline else self.references.get(name, self.baseline)
+        """The name of the variant that this one is compared with; None for the baseline, and for other references."""
+        return None if name == self.baseline else self.references.get(name, self.baseline) or None
 
 
 class Run(NamedTuple):
@@ -153,7 +153,7 @@ STUDIES = {
             Variant("continued-decay-0.8", "from trained weights, 0.8", {"optimizer.layer_decay": 0.8}, continued=True),
         ),
         {"optimizer.layer_decay": 1.0, "optimizer.groups": (), "init_from": ""},
-        {"continued-decay-0.9": "continued", "continued-decay-0.8": "continued"},
+        {"continued": "", "continued-decay-0.9": "continued", "continued-decay-0.8": "continued"},
     ),
     "objectives": Study(
         "Objectives",

@@ -122,7 +122,7 @@ def time_table(found: dict) -> Table:
         rows.append([row["name"], *cells])
     note = (
         "Steps of all variants, measured in turn on one machine after the runs, so that other loads meet all alike:"
-        " median of a step, and of its ratio to the baseline's step beside it [10th, 90th percentile]. Equal time is"
+        " mean of a step, and of its ratio to the baseline's step beside it [10th, 90th percentile]. Equal time is"
         " that in which the variant with the shortest step does all its steps; the losses of the others are read from"
         " their curves where they are by then, with a learning rate that is not yet at its end."
     )
