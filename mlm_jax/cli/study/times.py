@@ -20,9 +20,9 @@ def measure(configs: Mapping[str, Config], rounds: int = ROUNDS, turn: int = TUR
     """{variant: seconds of a step, and relative: to those of the first variant in the same round}: means of the rounds.
 
     The lowest and the highest round are left out. (No medians: the steps of one variant may be of two kinds, such as
-    causal ones and others, which both count.) low, high: 10th and 90th percentile of the ratios. Each round begins with another variant. The rows of all configs
-    are there, as `data.rows` names them; the parameters are new ones. All states are in memory at once. Raises
-    ConfigError.
+    causal ones and others, which both count.) low, high: 10th and 90th percentile of the ratios. Each round begins with
+    another variant. The rows of all configs are there, as `data.rows` names them; the parameters are new ones. All
+    states are in memory at once. Raises ConfigError.
     """
     runtime.start()
     with contextlib.ExitStack() as stack:
