@@ -29,7 +29,10 @@ class TaskConfig:
     second: str = ""  # the second text of a pair
     label: str = "label"
     id: str = ""  # empty: the number of the example in its file, from 0
-    labels: tuple[str, ...] = ()  # in the order of their ids; empty: those of the training examples, sorted
+    # in the order of their ids, which files may have in their place; empty: those of the training examples, sorted
+    labels: tuple[str, ...] = ()
+    skip_broken: bool = False  # True: lines with too few or too many columns are skipped and counted (not of the test)
+    drop_seen: bool = False  # True: training examples whose text also stands in dev or test are dropped and counted
     unanswerable: bool = False  # kind=questions: a context may hold no answer, as in SQuAD 2.0
     metric: str = ""  # that chooses the epoch; empty: the first one of the task
     dev_share: float = 0.1  # without a dev file: share of the training examples, by a hash of their texts
@@ -107,5 +110,9 @@ def _check_task(task: TaskConfig) -> None:
         raise ConfigError("config.task.train", "", "names no examples: a file, or tfds:NAME/CONFIG:SPLIT")
     if not 0 < task.dev_share < 1:
         raise ConfigError("config.task.dev_share", task.dev_share, "must lie in (0, 1)")
+    if task.labels and task.kind in ("regression", "questions"):
+        raise ConfigError("config.task.labels", task.labels, f"kind={task.kind} has none; leave it out")
+    if task.unanswerable and task.kind != "questions":
+        raise ConfigError("config.task.unanswerable", True, f"goes with kind=questions, not with {task.kind}")
     if len(set(task.labels)) < len(task.labels):
         raise ConfigError("config.task.labels", task.labels, "a name stands there twice")

@@ -29,7 +29,7 @@ def evaluated(model: Model, params: dict, data, task: Task, config: TaskConfig, 
     if known:
         scored = SCORES[task.kind]([data.examples[i] for i in known], [found[i] for i in known], task, metrics)
         ordered = {name: scored[name] for name in (*metrics, *scored) if name in scored}
-    return Evaluated(ordered, lambda folder: write(folder, data.examples, found, task, split))
+    return Evaluated(ordered, lambda folder: write(folder, data.examples, found, task, split, config))
 
 
 def is_known(example: Example, task: Task) -> bool:
@@ -101,10 +101,13 @@ SCORES = {
 # ---- files ----
 
 
-def write(folder: Path, examples: Sequence[Example], found: Sequence[dict], task: Task, split: str) -> None:
+def write(
+    folder: Path, examples: Sequence[Example], found: Sequence[dict], task: Task, split: str, config: TaskConfig
+) -> None:
     """SPLIT.jsonl, an object for each example; and the forms that the tools of the tasks read.
 
-    These are SPLIT.conll (word, tag, predicted tag), and predictions.json and null_odds.json by the question's id.
+    These are SPLIT.conll (word, tag, predicted tag), predictions.json and null_odds.json by the question's id, and of a
+    test set of GLUE the file that is handed in.
     """
     with open(folder / f"{split}.jsonl", "w", encoding="utf-8") as file:
         for example, one in zip(examples, found):
@@ -118,6 +121,10 @@ def write(folder: Path, examples: Sequence[Example], found: Sequence[dict], task
                 columns = [example.words, *([example.label] if example.label is not None else []), one["prediction"]]
                 file.writelines(" ".join(line) + "\n" for line in zip(*columns))
                 file.write("\n")
+    if split == "test" and task.kind in ("classification", "regression"):
+        name, content = tasks.submission(config, examples, [one["prediction"] for one in found])
+        if name:
+            (folder / name).write_text(content, encoding="utf-8")
     if task.kind == "questions":
         for name, key in (("predictions.json", "prediction"), ("null_odds.json", "null_odds")):
             content = {example.id: one[key] for example, one in zip(examples, found)}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm_jax.config import ConfigError, FinetuneConfig, Task
-from mlm_jax.finetune.examples import Example
+from mlm_jax.finetune.examples import NOT_FOUND, Example
 from mlm_jax.inference.rows import Item
 from mlm_jax.inference.windows import cut
 from mlm_jax.text import clean, cleaned
@@ -255,10 +255,11 @@ def windows_of(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
 
 
 def answer_tokens(spans: np.ndarray, example: Example) -> tuple[int, int] | None:
-    """The first and the last token of the first answer; None where there is none."""
-    if not example.answers or not len(spans):
+    """The first and the last token of the first answer that stands there; None where there is none."""
+    placed = [answer for answer in example.answers if answer.start != NOT_FOUND]
+    if not placed or not len(spans):
         return None
-    text, start = example.answers[0]
+    text, start = placed[0]
     start, stop = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], stop, side="left")) - 1

@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
+NOT_FOUND = -1
+
 
 class Answer(NamedTuple):
     text: str
-    start: int  # character of the context at which it begins
+    start: int  # character of the context at which it begins, or NOT_FOUND
 
 
 class Example(NamedTuple):

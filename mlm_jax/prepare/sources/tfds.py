@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mlm_jax.config import ConfigError
 from mlm_jax.prepare.sources import parts
@@ -24,32 +25,74 @@ AT_A_TIME = 64  # records
 LENGTH = struct.Struct("<I")
 
 
-def find(source: str) -> list[File]:
-    """The shards of a dataset, each with the records that the split takes of it. Raises ConfigError."""
-    from tensorflow_datasets.core import read_only_builder, registered
+def find(source: str, key: str = KEY) -> list[File]:
+    """The shards of a dataset, each with the records that the split takes of it.
 
-    parsed = re.fullmatch(r"tfds:([^:]+(?::[\d.]+)?):([A-Za-z_].*)", source)
-    if not parsed:
-        raise ConfigError(KEY, source, f"must be of the form {FORM}")
-    name, split = parsed.groups()
-    folder = os.environ.get("TFDS_DATA_DIR") or None
+    Raises ConfigError, which names `key`.
+    """
+    builder, split = _builder(source, key)
     try:
-        builder = read_only_builder.builder_from_files(name, data_dir=folder)
         instructions = builder.info.splits[split].file_instructions
-    except registered.DatasetNotFoundError:
-        fix = f"is not prepared in {folder or '~/tensorflow_datasets'} (or set TFDS_DATA_DIR); nothing is downloaded "
-        fix += f"here: tfds build {name.partition(':')[0]} --file_format=array_record --data_dir=DIR prepares it"
-        raise ConfigError(KEY, source, fix) from None
     except ValueError as error:
-        raise ConfigError(KEY, source, " ".join(str(error).split())) from None
+        raise ConfigError(key, source, " ".join(str(error).split())) from None
     kind = f"tfds in {builder.info.file_format.value}"
     if kind not in (ARRAY_RECORD, TFRECORD):
         fix = f"is stored as {builder.info.file_format.value}; prepare it with --file_format=array_record"
-        raise ConfigError(KEY, source, fix)
+        raise ConfigError(key, source, fix)
     return [
         File(each.filename, Path(each.filename).name, kind, records=(each.skip, each.skip + each.take))
         for each in instructions
     ]
+
+
+def _builder(source: str, key: str) -> tuple[Any, str]:
+    """What the library knows of a dataset on this disk, and the name of the split."""
+    from tensorflow_datasets.core import read_only_builder, registered
+
+    parsed = re.fullmatch(r"tfds:([^:]+(?::[\d.]+)?):([A-Za-z_].*)", source)
+    if not parsed:
+        raise ConfigError(key, source, f"must be of the form {FORM}")
+    name, split = parsed.groups()
+    folder = os.environ.get("TFDS_DATA_DIR") or None
+    try:
+        return read_only_builder.builder_from_files(name, data_dir=folder), split
+    except registered.DatasetNotFoundError:
+        fix = f"is not prepared in {folder or '~/tensorflow_datasets'} (or set TFDS_DATA_DIR); nothing is downloaded "
+        fix += f"here: tfds build {name.partition(':')[0]} --file_format=array_record --data_dir=DIR prepares it"
+        raise ConfigError(key, source, fix) from None
+    except ValueError as error:
+        raise ConfigError(key, source, " ".join(str(error).split())) from None
+
+
+def classes(source: str, key: str = KEY) -> dict[str, list[str]]:
+    """The names of the classes, by their ids, of each feature that is a class or a sequence of them."""
+    builder, _ = _builder(source, key)
+    found = {}
+    for name, feature in builder.info.features.items():
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        if names:
+            found[name] = list(names)
+    return found
+
+
+def values(source: str, key: str = KEY) -> Iterator[tuple[str, dict[str, list]]]:
+    """Shard and number of each record, and the values of its features: bytes or numbers. Raises ConfigError."""
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    for file in find(source, key):
+        records = _array_record(file) if file.kind == ARRAY_RECORD else _tfrecord(file)
+        try:
+            for number, record in enumerate(records, file.records[0] + 1):
+                features = tf_example_pb2.Example.FromString(record).features.feature
+                yield numbered(file, number).place, {name: _values(features[name]) for name in sorted(features)}
+        except (EOFError, OSError, DecodeError) as error:
+            raise ConfigError(key, source, f"{file.path} cannot be read: {error}") from None
+
+
+def _values(feature: Any) -> list:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []
 
 
 def cut_array_record(file: File, fields: Fields) -> Iterator[Piece]:
@@ -138,7 +181,5 @@ def _value(features: object, name: str) -> object:
     key = name if name in features else name.replace(".", "/")
     if key not in features:
         return None
-    feature = features[key]
-    kind = feature.WhichOneof("kind")
-    values = getattr(feature, kind).value if kind else ()
-    return values[0] if len(values) == 1 else None
+    found = _values(features[key])
+    return found[0] if len(found) == 1 else None
