@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_study_runs import SMALL
 
 from mlm_jax.cli.study import main
 from mlm_jax.cli.study import runs as verb
 from mlm_jax.cli.study.programs import locked
 from mlm_jax.config import ConfigError, to_json
 from mlm_jax.flags import parse
-from tests.test_study_runs import SMALL
 
 # What `train` leaves, but for the training: argv is the config's JSON, the folder, and what happens.
 TRAIN = """

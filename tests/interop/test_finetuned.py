@@ -5,15 +5,17 @@ import json
 import jax
 import numpy as np
 import pytest
-import torch
-import transformers
-from vocabularies import byte_pairs, word_pieces
 
-from mlm_jax import convert
-from mlm_jax.config import ModelConfig, hub
-from mlm_jax.convert.files import WEIGHTS, write_tensors
-from mlm_jax.finetune.program import main
-from mlm_jax.models import build
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from vocabularies import byte_pairs, word_pieces  # noqa: E402
+
+from mlm_jax import convert  # noqa: E402
+from mlm_jax.config import ModelConfig, hub  # noqa: E402
+from mlm_jax.convert.files import WEIGHTS, write_tensors  # noqa: E402
+from mlm_jax.finetune.program import main  # noqa: E402
+from mlm_jax.models import build  # noqa: E402
 
 WORDS = ["it", "rains", "sun", "shines", "cold", "warm", "is", "day", "the"]
 CONFIG = """

@@ -10,13 +10,13 @@ import warnings
 import numpy as np
 import pytest
 import scipy.stats
-import sklearn.metrics
 
 from mlm_jax.finetune import scores
 
+metrics = pytest.importorskip("sklearn.metrics")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import seqeval.metrics
+    seqeval = pytest.importorskip("seqeval.metrics")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -24,12 +24,12 @@ with warnings.catch_warnings():
 def test_classes(labels, seed):
     draws = np.random.default_rng(seed)
     gold, said = (draws.choice(labels, 30, p=draws.dirichlet(np.ones(len(labels)))).tolist() for _ in range(2))
-    assert np.isclose(scores.accuracy(gold, said), sklearn.metrics.accuracy_score(gold, said))
-    assert np.isclose(scores.matthews(gold, said, labels), sklearn.metrics.matthews_corrcoef(gold, said))
-    assert np.isclose(scores.f1_macro(gold, said, labels), sklearn.metrics.f1_score(gold, said, average="macro"))
+    assert np.isclose(scores.accuracy(gold, said), metrics.accuracy_score(gold, said))
+    assert np.isclose(scores.matthews(gold, said, labels), metrics.matthews_corrcoef(gold, said))
+    assert np.isclose(scores.f1_macro(gold, said, labels), metrics.f1_score(gold, said, average="macro"))
     if len(labels) == 2:
         for name in ("f1", "precision", "recall"):
-            peer = getattr(sklearn.metrics, f"{name}_score")(gold, said, pos_label="yes", zero_division=0)
+            peer = getattr(metrics, f"{name}_score")(gold, said, pos_label="yes", zero_division=0)
             assert np.isclose(scores.OF_CLASSES[name](gold, said, labels), peer)
 
 
@@ -39,7 +39,7 @@ def test_numbers(seed):
     gold, said = draws.integers(0, 6, 40), draws.normal(size=40).round(1)
     assert np.isclose(scores.pearson(gold, said), scipy.stats.pearsonr(gold, said).statistic)
     assert np.isclose(scores.spearman(gold, said), scipy.stats.spearmanr(gold, said).statistic)
-    assert np.isclose(scores.mse(gold, said), sklearn.metrics.mean_squared_error(gold, said))
+    assert np.isclose(scores.mse(gold, said), metrics.mean_squared_error(gold, said))
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -49,10 +49,10 @@ def test_entities(seed):
     lengths = draws.integers(1, 12, 20)
     gold, said = ([draws.choice(tags, n).tolist() for n in lengths] for _ in range(2))
     found = scores.of_entities(gold, said)
-    assert np.isclose(found["f1"], seqeval.metrics.f1_score(gold, said, zero_division=0))
-    assert np.isclose(found["precision"], seqeval.metrics.precision_score(gold, said, zero_division=0))
-    assert np.isclose(found["recall"], seqeval.metrics.recall_score(gold, said, zero_division=0))
-    assert np.isclose(found["accuracy"], seqeval.metrics.accuracy_score(gold, said))
+    assert np.isclose(found["f1"], seqeval.f1_score(gold, said, zero_division=0))
+    assert np.isclose(found["precision"], seqeval.precision_score(gold, said, zero_division=0))
+    assert np.isclose(found["recall"], seqeval.recall_score(gold, said, zero_division=0))
+    assert np.isclose(found["accuracy"], seqeval.accuracy_score(gold, said))
 
 
 WORDS = ["the", "a", "An", "cat", "Cat,", "dog's", "naïve", "U.S.", "42", "–", "東京", "."]
