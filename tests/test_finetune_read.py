@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from mlm_jax.config import ConfigError, Task, TaskConfig
+from mlm_jax.config import ConfigError, FinetuneConfig, ModelConfig, Task, TaskConfig, check_finetune
 from mlm_jax.finetune import answers, tasks
 from mlm_jax.finetune.examples import NOT_FOUND, Answer, Example
 from mlm_jax.finetune.read import read
@@ -65,7 +65,7 @@ def test_json_lines(tmp_path):
 
 def test_tagged_words_and_how_entities_begin(tmp_path):
     text = "-DOCSTART- -X- O O\n\nAnn NNP I-NP I-PER\nBo NNP I-NP B-PER\nCy NNP I-NP I-PER\nin IN O O\n"
-    text += "Rom NNP I-NP I-LOC\n\n \nUN\tI-ORG\nNew\u00a0York\tI-LOC\n"
+    text += "Rom NNP I-NP I-LOC\n\n \nUN\t_\t_\tI-ORG\nNew\u00a0York\t_\t_\tI-LOC\n"
     first, second = examples(tmp_path, "a.conll", text, kind="tagging")
     assert first.words == ("Ann", "Bo", "Cy", "in", "Rom") and (first.id, second.id) == ("0", "1")
     assert first.label == ("B-PER", "B-PER", "I-PER", "O", "B-LOC")
@@ -178,6 +178,18 @@ def test_empty_texts_are_counted(tmp_path):
         ("a.jsonl", '{"text": ["x"], "label": []}', {"kind": "tagging"}, r"a.jsonl:1': has 1 words and 0 tags"),
         ("a.conll", "a O\nb\n", {"kind": "tagging"}, r"path = .*a.conll:2': has no tag: 'b'"),
         ("a.conll", "a O\n\nb O\nc S-X\n", {"kind": "tagging"}, r"tag = 'S-X': .*a.conll:3, word 2: must be O, B-TYPE"),
+        ("a.conll", "a x O\nb O\n", {"kind": "tagging"}, r"a.conll:2': has 2 columns, the first line has 3: 'b O'"),
+        ("a.conll", "a\tO\n\tO\n", {"kind": "tagging"}, r"a.conll:2': has no word"),
+        ("a.conll", "a O\n", {"kind": "tagging", "label": "2"}, r"task.label = '2': .*a.conll:1 has columns 0 to 1"),
+        ("a.conll", "a O\n", {"kind": "tagging", "label": "ner"}, r"task.label = 'ner': .* a number, from 0"),
+        (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "x", "qas": ['
+            + ", ".join(['{"id": "a", "question": "q", "answers": [{"text": "x", "answer_start": 0}]}'] * 2)
+            + "]}]}]}",
+            {"kind": "questions"},
+            r"id = 'a': .*a.json has two questions of it",
+        ),
         ("a.json", "{}", {"kind": "questions"}, r"a.json': is not in the format of SQuAD: KeyError\('data'\)"),
         ("a.json", "{", {"kind": "questions"}, r"a.json': is not in the format of SQuAD: .*line 1 column 2"),
     ],
@@ -202,24 +214,64 @@ def test_examples_that_stand_on_both_sides(tmp_path):
     said, config = [], TaskConfig(train=train, dev=dev, test=test)
     assert len(tasks.read_splits(config, said.append)["train"]) == 4
     assert [line.split(" (")[0] for line in said] == [
+        "warning: 1 of 4 training examples stand there before with the same label: kept",
         "warning: 1 of the 2 dev examples stand in the training examples, too",
         "warning: 2 of the 2 test examples stand in the training examples, too",
     ]
     said.clear()
     splits = tasks.read_splits(TaskConfig(train=train, dev=dev, test=test, drop_seen=True), said.append)
     assert [one.text for one in splits["train"]] == ["b"] and len(splits["dev"]) == len(splits["test"]) == 2
-    assert said == ["3 of 4 training examples stand in dev or test, too: dropped"]
+    assert said[1:] == ["3 of 4 training examples stand in dev or test, too: dropped"]
     with pytest.raises(ConfigError, match=r"config.task.train = .*: no example is left to learn from"):
         tasks.read_splits(TaskConfig(train=train, dev=train, drop_seen=True), said.append)
+
+
+def test_examples_that_stand_there_before(tmp_path):
+    train = written(tmp_path, "train.tsv", "text\tlabel\na\tx\nb\ty\na\tx\nb\tx\na\tx\n")
+    config, said = TaskConfig(train=train, dev=train), []
+    assert len(tasks.read_splits(config, said.append)["train"]) == 5
+    assert said[1] == "warning: 1 texts of the training examples have several labels"
+    config.drop_repeated = True
+    splits = tasks.read_splits(config, said.append)
+    assert [(one.text, one.label) for one in splits["train"]] == [("a", "x"), ("b", "y"), ("b", "x")]
+    assert len(splits["dev"]) == 5
+    assert "warning: 2 of 5 training examples stand there before with the same label: dropped" in said
+
+
+def test_all_questions_about_a_paragraph_are_on_one_side():
+    made = [Example(f"{i} {j}", f"q{j}", f"c{i}", answers=(Answer("c", 0),)) for i in range(50) for j in range(4)]
+    splits = tasks.divided(made, 0.3, by_context=True)
+    contexts = [{one.second for one in splits[name]} for name in ("train", "dev")]
+    assert all(contexts) and not contexts[0] & contexts[1] and len(splits["train"] + splits["dev"]) == 200
+
+
+def test_columns_of_tagged_words(tmp_path):
+    """Tabs part words that hold spaces; a no-break space is no border; the columns may be chosen."""
+    content = "1\tNew York\tB-LOC\tx\r\n2\tof\tO\ty\r\n\t\t\t\r\n1\ta\u00a0b\tO\tz\r\n"
+    found = examples(tmp_path, "a.conll", content, kind="tagging", text="1", label="2")
+    assert [(one.words, one.label) for one in found] == [(("New York", "of"), ("B-LOC", "O")), (("a\u00a0b",), ("O",))]
+    (found,) = examples(tmp_path, "b.conll", "a\u00a0b  O\nc\u2028d O \n", kind="tagging")
+    assert found.words == ("a\u00a0b", "c\u2028d") and found.label == ("O", "O")
+
+
+def test_long_fields(tmp_path):
+    assert len(examples(tmp_path, "a.csv", f"text,label\n{'x' * 200_000},a\n")[0].text) == 200_000
+
+
+@pytest.mark.parametrize("kind", ["tagging", "questions"])
+def test_a_second_text_where_there_is_none(kind):
+    config = FinetuneConfig(model="m", row_length=32, task=TaskConfig(train="x", kind=kind, second="b"))
+    with pytest.raises(ConfigError, match=f"config.task.second = 'b': kind={kind} has no second text"):
+        check_finetune(config, ModelConfig(max_positions=32), 1)
 
 
 def test_a_dev_set_is_a_share_with_equal_texts_on_one_side(tmp_path):
     lines = [f"text {i % 60}\t{'xy'[i % 2]}" for i in range(120)]
     train = written(tmp_path, "train.tsv", "\n".join(["text\tlabel", *lines]))
-    splits = tasks.read_splits(TaskConfig(train=train, dev_share=0.4), silent)
+    splits = tasks.read_splits(TaskConfig(train=train, dev_share=0.4), [].append)
     assert len(splits["train"]) + len(splits["dev"]) == 120 and 24 < len(splits["dev"]) < 72
     with pytest.raises(ConfigError, match=r"config.task.dev_share = 1e-09: leaves no dev examples"):
-        tasks.read_splits(TaskConfig(train=train, dev_share=1e-9), silent)
+        tasks.read_splits(TaskConfig(train=train, dev_share=1e-9), [].append)
 
 
 def test_labels_are_those_of_the_training_examples():
@@ -432,7 +484,7 @@ def datasets(tmp_path_factory):
         },
     }
 
-    class Little(tfds.core.GeneratorBasedBuilder):
+    class Judged(tfds.core.GeneratorBasedBuilder):
         VERSION = tfds.core.Version("1.0.0")
         BUILDER_CONFIGS = tuple(tfds.core.BuilderConfig(name=name) for name in known)
 
@@ -447,7 +499,7 @@ def datasets(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("tfds")
     for name in known:
-        Little(data_dir=folder, config=name, file_format="array_record").download_and_prepare()
+        Judged(data_dir=folder, config=name, file_format="array_record").download_and_prepare()
     return folder
 
 
@@ -472,7 +524,7 @@ def datasets(tmp_path_factory):
 )
 def test_a_dataset_on_disk(datasets, monkeypatch, config, task, train, test):
     monkeypatch.setenv("TFDS_DATA_DIR", str(datasets))
-    source = f"tfds:little/{config}"
+    source = f"tfds:judged/{config}"
     given = tasks.completed(
         TaskConfig(name=task, train=f"{source}:train", dev=f"{source}:train", test=f"{source}:test")
     )
@@ -483,14 +535,14 @@ def test_a_dataset_on_disk(datasets, monkeypatch, config, task, train, test):
 @pytest.mark.parametrize(
     "source, fields, message",
     [
-        ("labelled:train", {}, r"column = 'text': .*little-train.*:1 has 'idx', 'label', 'sentence'"),
-        ("labelled:test", {"text": "sentence"}, r"label = None: .*little-test.*:1: is no label"),
-        ("labelled:dev", {}, r"path = 'tfds:little/labelled:dev': Unknown split 'dev'"),
+        ("labelled:train", {}, r"column = 'text': .*judged-train.*:1 has 'idx', 'label', 'sentence'"),
+        ("labelled:test", {"text": "sentence"}, r"label = None: .*judged-test.*:1: is no label"),
+        ("labelled:dev", {}, r"path = 'tfds:judged/labelled:dev': Unknown split 'dev'"),
         ("labelled:train", {"kind": "questions"}, r"column = 'answers/text': .*has 'idx', 'label', 'sentence'"),
-        ("none:train", {}, r"path = 'tfds:little/none:train': is not prepared in "),
+        ("none:train", {}, r"path = 'tfds:judged/none:train': is not prepared in "),
     ],
 )
 def test_mistakes_in_datasets(datasets, monkeypatch, source, fields, message):
     monkeypatch.setenv("TFDS_DATA_DIR", str(datasets))
     with pytest.raises(ConfigError, match=message):
-        read(f"tfds:little/{source}", TaskConfig(**fields), True, silent)
+        read(f"tfds:judged/{source}", TaskConfig(**fields), True, silent)

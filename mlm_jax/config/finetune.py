@@ -23,7 +23,8 @@ class TaskConfig:
     dev: str = ""  # by which the epoch is chosen; empty: dev_share of the training examples
     test: str = ""  # predicted by the chosen epoch; it may be without labels
     format: str = ""  # tsv | csv | jsonl | conll | squad; empty: by the end of the file's name
-    # columns by their names; in files without a header by their numbers, from 0
+    # columns by their names; in files without a header, and of the format conll, by their numbers, from 0 (conll: the
+    # first and the last one, if nothing is said)
     header: bool = True
     text: str = "text"
     second: str = ""  # the second text of a pair
@@ -32,6 +33,7 @@ class TaskConfig:
     # in the order of their ids, which files may have in their place; empty: those of the training examples, sorted
     labels: tuple[str, ...] = ()
     skip_broken: bool = False  # True: lines with too few or too many columns are skipped and counted (not of the test)
+    drop_repeated: bool = False  # True: training examples that stand there before, with the same label, are dropped
     drop_seen: bool = False  # True: training examples whose text also stands in dev or test are dropped and counted
     unanswerable: bool = False  # kind=questions: a context may hold no answer, as in SQuAD 2.0
     metric: str = ""  # that chooses the epoch; empty: the first one of the task
@@ -112,6 +114,8 @@ def _check_task(task: TaskConfig) -> None:
         raise ConfigError("config.task.dev_share", task.dev_share, "must lie in (0, 1)")
     if task.labels and task.kind in ("regression", "questions"):
         raise ConfigError("config.task.labels", task.labels, f"kind={task.kind} has none; leave it out")
+    if task.second and task.kind not in ("classification", "regression"):
+        raise ConfigError("config.task.second", task.second, f"kind={task.kind} has no second text; leave it out")
     if task.unanswerable and task.kind != "questions":
         raise ConfigError("config.task.unanswerable", True, f"goes with kind=questions, not with {task.kind}")
     if len(set(task.labels)) < len(task.labels):

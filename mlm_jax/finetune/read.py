@@ -76,6 +76,7 @@ def _tsv(text: str, path: Path, task: TaskConfig, labelled: bool, notes: Notes) 
 
 
 def _csv(text: str, path: Path, task: TaskConfig, labelled: bool, notes: Notes) -> Iterator[Example]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))  # 131,072 characters otherwise
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
 
     def lines() -> Iterator[tuple[int, list[str]]]:
@@ -188,25 +189,57 @@ def _class(name: str, task: TaskConfig, where: str) -> str:
 
 
 def _conll(text: str, path: Path, task: TaskConfig, labelled: bool, notes: Notes) -> Iterator[Example]:
-    """A word a line, its tag in the last column, tabs or white space between; an empty line after each sentence.
+    """A word a line, tabs or else spaces between its columns; an empty line after each sentence.
 
-    Where not all must have tags, the first line decides: with a single column there are none.
+    The word stands in the first column and the tag in the last one, if the config has no others. Where not all must
+    have tags, the first line decides: with a single column there are none.
     """
-    count, begin, words, tags, known = 0, 1, [], [], labelled
+    word, tag = _place(task, "text", 0), _place(task, "label", -1)
+    count, begin, words, tags, known, width = 0, 1, [], [], labelled, 0
     for line, content in enumerate([*text.split("\n"), ""], 1):
-        columns = content.strip().split("\t") if "\t" in content.strip() else content.split()
-        if columns and columns[0] and columns[0] != DOCUMENT:
-            if not words and not count:
-                known = labelled or len(columns) > 1
+        columns = _parted(content)
+        if columns and columns[0] != DOCUMENT:
+            if not width:
+                width, known = len(columns), labelled or len(columns) > 1
+                _check_places(task, (word, tag) if known else (word,), width, f"{path}:{line}")
             if known and len(columns) < 2:
                 raise ConfigError("path", f"{path}:{line}", f"has no tag: {content!r}")
+            if len(columns) != width:
+                fix = f"has {len(columns)} columns, the first line has {width}: {content!r}"
+                raise ConfigError("path", f"{path}:{line}", fix)
+            if not columns[word]:
+                raise ConfigError("path", f"{path}:{line}", f"has no word: {content!r}")
             begin = begin if words else line
-            words.append(columns[0].strip())
-            tags.append(columns[-1].strip())
+            words.append(columns[word])
+            tags.append(columns[tag])
         elif words:
             label = _tags(tuple(tags), len(words), f"{path}:{begin}") if known else None
             yield Example(str(count), words=tuple(words), label=label)
             count, words, tags = count + 1, [], []
+
+
+def _parted(line: str) -> list[str]:
+    """The columns of a line; none where it is empty. Words may hold any other white space, and with tabs spaces."""
+    parts = [part.strip(" \r") for part in line.split("\t")]
+    if not any(parts):
+        return []
+    return parts if len(parts) > 1 else [part for part in parts[0].split(" ") if part]
+
+
+def _place(task: TaskConfig, key: str, default: int) -> int:
+    """The number of a column that the config names, in a file without a header."""
+    value = getattr(task, key)
+    if value == getattr(TaskConfig(), key):
+        return default
+    if not value.isdecimal():
+        raise ConfigError(f"config.task.{key}", value, "columns of the format conll have no names: a number, from 0")
+    return int(value)
+
+
+def _check_places(task: TaskConfig, places: tuple[int, ...], width: int, where: str) -> None:
+    for key, place in zip(("text", "label"), places):
+        if place >= width:
+            raise ConfigError(f"config.task.{key}", getattr(task, key), f"{where} has columns 0 to {width - 1}")
 
 
 def _tags(tags: tuple[str, ...], words: int, where: str) -> tuple[str, ...]:
@@ -232,12 +265,17 @@ LOST = "answers do not stand where they should: they count for the scores alone"
 
 def _squad(text: str, path: Path, task: TaskConfig, labelled: bool, notes: Notes) -> Iterator[Example]:
     """SQuAD 1.1 and 2.0: articles, of these paragraphs, of these questions with their answers."""
+    ids = set()
     try:
         articles = json.loads(text)["data"]
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    yield _question(question, paragraph["context"], str(path), task, labelled, notes)
+                    example = _question(question, paragraph["context"], str(path), task, labelled, notes)
+                    if example.id in ids:  # by which predictions are written
+                        raise ConfigError("id", example.id, f"{path} has two questions of it")
+                    ids.add(example.id)
+                    yield example
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise

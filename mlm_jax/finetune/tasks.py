@@ -97,7 +97,11 @@ def read_splits(config: TaskConfig, say: Callable[[str], None]) -> Splits:
         return _within(read(getattr(config, split), layout(config, split), split != "test", say), config, split)
 
     splits = {"train": examples("train")}
-    splits = splits | {"dev": examples("dev")} if config.dev else divided(splits["train"], config.dev_share)
+    splits["train"] = _unrepeated(splits["train"], config, say)
+    if config.dev:
+        splits["dev"] = examples("dev")
+    else:
+        splits = divided(splits["train"], config.dev_share, by_context=config.kind == "questions")
     if config.test:
         splits["test"] = examples("test")
     for name, some in splits.items():
@@ -131,6 +135,28 @@ def _placed(train: list[Example], say: Callable[[str], None]) -> list[Example]:
     return kept
 
 
+def _unrepeated(train: list[Example], config: TaskConfig, say: Callable[[str], None]) -> list[Example]:
+    """Says how many examples stand there before, and how many texts have several labels.
+
+    With `drop_repeated` it returns the first ones alone.
+    """
+    labels: dict[tuple, set] = {}
+    kept = []
+    for example in train:
+        label, seen = (example.label, example.answers, example.impossible), labels.setdefault(_key(example), set())
+        if label not in seen:
+            kept.append(example)
+        seen.add(label)
+    if len(kept) < len(train):
+        done = "dropped" if config.drop_repeated else "kept (config.task.drop_repeated=True drops them)"
+        again = len(train) - len(kept)
+        say(f"warning: {again:,} of {len(train):,} training examples stand there before with the same label: {done}")
+    several = sum(len(found) > 1 for found in labels.values())
+    if several and config.kind != "questions":  # of which several answers may be right
+        say(f"warning: {several:,} texts of the training examples have several labels")
+    return kept if config.drop_repeated else train
+
+
 def _unseen(train: list[Example], splits: Splits, config: TaskConfig, say: Callable[[str], None]) -> list[Example]:
     """Says how many dev and test examples stand in train, too; with `drop_seen` train is returned without those."""
     own, others = set(map(_key, train)), set()
@@ -155,11 +181,15 @@ def _key(example: Example) -> tuple:
     return example.text, example.second, example.words
 
 
-def divided(examples: Sequence[Example], dev_share: float) -> Splits:
-    """Training and dev examples by a hash of their texts, so that equal ones are on one side."""
+def divided(examples: Sequence[Example], dev_share: float, by_context: bool = False) -> Splits:
+    """Training and dev examples by a hash of their texts, so that equal ones are on one side.
+
+    by_context: of the second text alone, so that all questions about a paragraph are.
+    """
     splits: Splits = {"train": [], "dev": []}
     for example in examples:
-        digest = hashlib.blake2b(repr(_key(example)).encode(), digest_size=8).digest()
+        key = example.second if by_context else _key(example)
+        digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
         is_dev = int.from_bytes(digest, "big") < dev_share * 2**64
         splits["dev" if is_dev else "train"].append(example)
     return splits
