@@ -23,6 +23,7 @@ def test_numbers_by_hand():
     # deviations (-1, 0, 1) and (-2, 1, 1): 3 / sqrt(2 * 6)
     assert math.isclose(scores.pearson([1, 2, 3], [0, 3, 3]), 3 / math.sqrt(12))
     assert math.isclose(scores.spearman([1, 2, 3], [1, 10, 100]), 1) and scores.pearson([1, 2], [5, 5]) == 0
+    assert scores.pearson([0.1] * 3, [0.1] * 3) == 0  # whose mean is 0.1 + 2**-56
     assert scores.mse([1, 2], [2, 4]) == 2.5
 
 

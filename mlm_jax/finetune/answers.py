@@ -118,7 +118,8 @@ def write(
     if task.kind == "tagging":
         with open(folder / f"{split}.conll", "w", encoding="utf-8") as file:
             for example, one in zip(examples, found):
-                columns = [example.words, *([example.label] if example.label is not None else []), one["prediction"]]
+                words = ["_".join(word.split()) or "_" for word in example.words]  # white space would begin a column
+                columns = [words, *([example.label] if example.label is not None else []), one["prediction"]]
                 file.writelines(" ".join(line) + "\n" for line in zip(*columns))
                 file.write("\n")
     if split == "test" and task.kind in ("classification", "regression"):

@@ -75,7 +75,10 @@ def matthews(gold: Sequence, predicted: Sequence, labels: Sequence) -> float:
 
 def pearson(gold: Numbers, predicted: Numbers) -> float:
     """Pearson's correlation coefficient; 0 where one side is constant."""
-    x, y = (np.asarray(side, np.float64) - np.mean(side) for side in (gold, predicted))
+    sides = [np.asarray(side, np.float64) for side in (gold, predicted)]
+    if any(np.ptp(side) == 0 for side in sides):  # the rounded mean of a constant may differ from it
+        return 0.0
+    x, y = (side - side.mean() for side in sides)
     spread = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / spread if spread else 0.0
 
